@@ -1,0 +1,39 @@
+"""The relative parameter budget rho: how large an adaptor may be, and its rank."""
+
+from ..errors import require
+
+
+def check_budget(budget: float) -> None:
+    """Raise InputError unless the budget lies in (0, 1]."""
+    require(
+        0 < budget <= 1,
+        f"budget is {budget}; it is an adaptor's share of the layer's parameters, in (0, 1]: try 0.01 or 0.1",
+    )
+
+
+def check_rank(rank: int) -> None:
+    """Raise InputError unless the rank is at least 1."""
+    require(rank >= 1, f"rank is {rank}; a low-rank adaptor needs at least 1: try 8")
+
+
+def linear_rank(out_features: int, in_features: int, budget: float) -> int:
+    """The largest rank whose adaptor keeps to the budget, but at least 1.
+
+    An adaptor U V^T has (m + n) r parameters; the budget allows rho m n of them.
+
+    Args:
+        out_features: m, rows of the weight.
+        in_features: n, columns of the weight.
+        budget: rho in (0, 1], the adaptor's parameters relative to the weight's.
+
+    Source: section 'Parameter-Efficient Adaptors', 'Relative parameter budget'.
+
+    Example:
+        >>> linear_rank(200, 784, budget=0.01), linear_rank(200, 784, budget=0.1)
+        (1, 15)
+        >>> linear_rank(10, 200, budget=0.01)  # 0.095 of a rank fits: the minimum is 1
+        1
+    """
+    check_budget(budget)
+    # r = max(1, floor(rho m n / (m + n)))
+    return max(1, int(budget * out_features * in_features / (out_features + in_features)))

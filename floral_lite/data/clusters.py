@@ -1,0 +1,44 @@
+"""What makes the clusters differ: rotated images, shifted labels."""
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+
+def rotate(images: Tensor, cluster: int, num_clusters: int) -> Tensor:
+    """Images turned counter-clockwise by 360 c / C degrees; exact for quarter turns, bilinear between.
+
+    Args:
+        images: shape (N, channels, H, W), square.
+        cluster: c in [0, C).
+        num_clusters: C.
+
+    Source: section 'Experiments', 'MNIST and CIFAR-10'.
+
+    Example:
+        >>> rotate(torch.tensor([[[[1.0, 2.0], [3.0, 4.0]]]]), cluster=1, num_clusters=4)
+        tensor([[[[2., 4.],
+                  [1., 3.]]]])
+    """
+    if (4 * cluster) % num_clusters == 0:
+        return torch.rot90(images, 4 * cluster // num_clusters, dims=(2, 3))
+    # an output pixel at x takes its value from the input at R x
+    angle = torch.tensor(2 * torch.pi * cluster / num_clusters)
+    cos, sin = torch.cos(angle), torch.sin(angle)
+    matrix = torch.stack([torch.stack([cos, -sin, 0 * cos]), torch.stack([sin, cos, 0 * cos])])
+    grid = functional.affine_grid(
+        matrix.expand(len(images), 2, 3).to(images), list(images.shape), align_corners=False
+    )
+    return functional.grid_sample(images, grid, align_corners=False)
+
+
+def shift_labels(labels: Tensor, cluster: int, num_labels: int) -> Tensor:
+    """Labels moved on by the cluster's number: y -> (y + c) mod num_labels.
+
+    Source: section 'Experiments', 'MNIST and CIFAR-10'.
+
+    Example:
+        >>> shift_labels(torch.tensor([0, 8, 9]), cluster=1, num_labels=10)
+        tensor([1, 9, 0])
+    """
+    return (labels + cluster) % num_labels

@@ -1,0 +1,51 @@
+"""Who gets which samples, and how many of them are kept."""
+
+import torch
+from torch import Tensor
+
+from ..errors import require
+
+# However small the share that is kept, a client trains on this many samples (if it has them).
+MIN_SAMPLES = 10
+
+
+def diagonal_clusters(num_clients: int, num_clusters: int) -> Tensor:
+    """The paper's 'diagonal' assignment: client k is in cluster k mod C, shape (K,).
+
+    Source: section 'Synthetic Linear'.
+    """
+    return torch.arange(num_clients) % num_clusters
+
+
+def split_evenly(num_samples: int, num_clients: int, generator: torch.Generator) -> list[Tensor]:
+    """The row numbers of each client's samples: all samples, dealt at random, sizes differ by at most 1.
+
+    Raises:
+        InputError: there are more clients than samples.
+    """
+    require(
+        num_samples >= num_clients,
+        f"num_clients is {num_clients}, but there are only {num_samples} samples to deal: use fewer clients",
+    )
+    return list(torch.randperm(num_samples, generator=generator).tensor_split(num_clients))
+
+
+def num_kept(num_samples: int, data_fraction: float) -> int:
+    """How many of a client's training samples a reduced task keeps: a share, but at least 10 if there are 10.
+
+    Args:
+        num_samples: N^k.
+        data_fraction: the share in (0, 1]; the paper's 'reduced' tasks keep 0.05.
+
+    Raises:
+        InputError: data_fraction is out of range.
+
+    Example:
+        >>> num_kept(2500, 0.05), num_kept(100, 0.05), num_kept(7, 0.05)
+        (125, 10, 7)
+    """
+    require(
+        0 < data_fraction <= 1,
+        f"data_fraction is {data_fraction}; it is the share of training data kept, in (0, 1]: try 0.05",
+    )
+    return min(num_samples, max(MIN_SAMPLES, int(data_fraction * num_samples)))

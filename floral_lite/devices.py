@@ -1,0 +1,37 @@
+"""Where a run computes."""
+
+import platform
+
+import torch
+
+from .errors import require
+
+
+def find_device(name: str) -> torch.device:
+    """The device of that name.
+
+    Args:
+        name: "cpu", "cuda", "cuda:1", "mps", or "auto" for the first of cuda, mps and cpu that is there.
+
+    Raises:
+        InputError: the device is not there.
+    """
+    there = ["cpu"]
+    if torch.backends.mps.is_available():
+        there.insert(0, "mps")
+    there = [*(f"cuda:{index}" for index in range(torch.cuda.device_count())), *there]
+    if name == "auto":
+        return torch.device(there[0])
+    wanted = "cuda:0" if name == "cuda" else name
+    require(
+        wanted in there,
+        f"device is {name!r}; this machine has {', '.join(there)}: name one of them, or 'auto'",
+    )
+    return torch.device(wanted)
+
+
+def device_name(device: torch.device) -> str:
+    """What the device is, for the record of a run, such as "cpu (x86_64, 2 threads)"."""
+    if device.type == "cuda":
+        return f"{device} ({torch.cuda.get_device_name(device)})"
+    return f"{device} ({platform.machine()}, {torch.get_num_threads()} threads)"

@@ -1,0 +1,37 @@
+"""The two ways in which a run can fail: what was asked for is wrong, or training blew up."""
+
+import difflib
+from collections.abc import Iterable
+
+
+class InputError(ValueError):
+    """An argument is wrong: the message names it, its value, what is allowed and what to do."""
+
+
+class DivergenceError(ArithmeticError):
+    """The training loss stopped being a finite number."""
+
+
+def unknown(kind: str, name: str, known: Iterable[str]) -> InputError:
+    """The error for a name that does not exist, with the nearest one that does.
+
+    Args:
+        kind: what the name stands for, such as "task".
+        name: what the user typed.
+        known: the names that exist.
+
+    Example:
+        >>> print(unknown("task", "digits-rotat", ["digits-rotate", "mnist-rotate"]))
+        no task is called 'digits-rotat'; did you mean 'digits-rotate'? There are: digits-rotate, mnist-rotate
+    """
+    known = sorted(known)
+    nearest = difflib.get_close_matches(name, known, n=1, cutoff=0)
+    return InputError(
+        f"no {kind} is called {name!r}; did you mean {nearest[0]!r}? There are: {', '.join(known)}"
+    )
+
+
+def require(condition: bool, message: str) -> None:
+    """Raise InputError with `message` unless `condition` holds."""
+    if not condition:
+        raise InputError(message)

@@ -1,0 +1,124 @@
+"""The server's half of Algorithm 1: averages over clients, and the weights they use."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from ..roles import Roles
+
+
+def joint_probability(mixture: Tensor, num_samples: Tensor) -> Tensor:
+    """p(k, c): how much of the federation's data is client k's in cluster c.
+
+    Args:
+        mixture: pi, shape (K, C), rows on the simplex.
+        num_samples: N^k >= 0, shape (K,).
+
+    Returns:
+        Shape (K, C), sums to 1.
+
+    Source: section 'Analysis', equation (eq:probabilities).
+    """
+    # p(k, c) = N^k / N pi_c^k
+    return mixture * (num_samples / num_samples.sum())[:, None]
+
+
+def cluster_probability(mixture: Tensor, num_samples: Tensor) -> Tensor:
+    """p(c): how much of the federation's data each cluster holds, shape (C,).
+
+    Args and source: as for joint_probability.
+    """
+    # p(c) = sum_k N^k / N pi_c^k
+    return joint_probability(mixture, num_samples).sum(dim=0)
+
+
+def client_given_cluster(mixture: Tensor, num_samples: Tensor) -> Tensor:
+    """p(k | c): the weight of client k in cluster c's average, shape (K, C), columns sum to 1.
+
+    A cluster in which nobody has weight gets a column of zeros.
+    Args and source: as for joint_probability.
+
+    Example:
+        >>> mixture = torch.tensor([[1.0, 0.0], [0.5, 0.5]])
+        >>> client_given_cluster(mixture, num_samples=torch.tensor([10.0, 20.0]))
+        tensor([[0.5000, 0.0000],
+                [0.5000, 1.0000]])
+    """
+    # p(k | c) = pi_c^k N^k / sum_k' pi_c^k' N^k'
+    weights = mixture * num_samples[:, None]
+    total = weights.sum(dim=0)
+    return torch.where(total > 0, weights / total, 0.0)
+
+
+def mismatch(mixture: Tensor, clusters: Tensor, num_samples: Tensor) -> float:
+    """The aggregation mismatch ||delta_c||_1, averaged over the true clusters.
+
+    delta_c compares the weights in an adaptor's average with those in the true
+    cluster's. Adaptors have no names, so each cluster is compared with the adaptor
+    that fits it best.
+
+    Args:
+        mixture: learned pi, shape (K, C).
+        clusters: true cluster of each client, integers in [0, C*), shape (K,).
+        num_samples: N^k, shape (K,).
+
+    Returns:
+        0 (every cluster has an adaptor of its own) to 2.
+
+    Source: section 'Analysis', the total variation distance ||delta_c||_1.
+    """
+    truth = torch.nn.functional.one_hot(clusters).to(mixture)
+    learned = client_given_cluster(mixture, num_samples)
+    wanted = client_given_cluster(truth, num_samples)
+    # ||delta_c||_1 = sum_k |p_hat(k | c) - p(k | c)|
+    distance = (learned[:, :, None] - wanted[:, None, :]).abs().sum(dim=0)
+    return float(distance.min(dim=0).values.mean())
+
+
+def aggregate(
+    state: Roles,
+    sampled: Sequence[int],
+    trained: Sequence[Roles],
+    num_samples: Tensor,
+    mixture: Tensor,
+) -> Roles:
+    """The federation's next state, from what the sampled clients send back.
+
+    Args:
+        state: the federation before the round.
+        sampled: the clients S of the round.
+        trained: their parameters after local training, in the order of `sampled`.
+        num_samples: N^k of the sampled clients, shape (|S|,).
+        mixture: their pi after local training, shape (|S|, C).
+
+    Returns:
+        Shared tensors averaged with N^k, slice c of the clustered ones with pi_c^k N^k,
+        private ones written back. A cluster in which no sampled client has weight keeps its slice.
+
+    Source: section 'Algorithm', 'Simple FLoRAL Averaging', the two synchronisation lines.
+    """
+    device = next(iter(state.tensors())).device
+    num_samples, mixture = num_samples.to(device), mixture.to(device)
+
+    # u <- sum_k N^k u^k / sum_k N^k
+    share = num_samples / num_samples.sum()
+    shared = {
+        name: torch.einsum("k,k...->...", share, torch.stack([client.shared[name] for client in trained]))
+        for name in state.shared
+    }
+
+    # a_c <- sum_k pi_c^k N^k a_c^k / sum_k pi_c^k N^k
+    weights = client_given_cluster(mixture, num_samples)
+    empty = weights.sum(dim=0) == 0
+    clustered = {}
+    for name, before in state.clustered.items():
+        stacked = torch.stack([client.clustered[name] for client in trained])
+        average = torch.einsum("kc,kc...->c...", weights, stacked)
+        clustered[name] = torch.where(empty.view(-1, *[1] * (before.dim() - 1)), before, average)
+
+    private = {name: tensor.clone() for name, tensor in state.private.items()}
+    for client, parameters in zip(sampled, trained, strict=True):
+        for name, tensor in parameters.private.items():
+            private[name][client] = tensor
+    return Roles(shared, clustered, private)

@@ -1,0 +1,98 @@
+"""What a run leaves behind: every round's numbers, and what made them."""
+
+import json
+import os
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from ..errors import require
+
+
+@dataclass
+class Round:
+    """The numbers of one round; what is measured on test shards is None where the round was not evaluated.
+
+    Attributes:
+        round: 1, 2, ...
+        train_loss: mean over the sampled clients, weighted by N^k.
+        test_loss: mean over all clients, weighted by their test samples.
+        test_accuracy: the same mean of the accuracy, in [0, 1]; None for regression.
+        client_loss: test loss of each client.
+        client_accuracy: test accuracy of each client.
+        mixture: pi of each client, K lists of C numbers; None where the method mixes nothing.
+        mismatch: distance of the mixtures from the true clusters, 0 to 2.
+        seconds: of the round's training, without evaluation.
+    """
+
+    round: int
+    train_loss: float
+    seconds: float
+    test_loss: float | None = None
+    test_accuracy: float | None = None
+    client_loss: list[float] | None = None
+    client_accuracy: list[float] | None = None
+    mixture: list[list[float]] | None = None
+    mismatch: float | None = None
+
+
+@dataclass
+class History:
+    """All rounds of one run, and everything needed to make them again.
+
+    Attributes:
+        config: task, method, settings, seed, device, package version.
+        clusters: the true cluster of each client.
+        bytes_up: what one client sends in a round, in bytes.
+        bytes_down: what one client receives in a round, in bytes.
+        parameters: number of "base" parameters and of those "added" by the method.
+        rounds: one entry a round.
+    """
+
+    config: dict[str, Any]
+    clusters: list[int]
+    bytes_up: int
+    bytes_down: int
+    parameters: dict[str, int]
+    rounds: list[Round] = field(default_factory=list)
+
+    @property
+    def evaluated(self) -> list[Round]:
+        """The rounds whose test shards were evaluated."""
+        return [entry for entry in self.rounds if entry.test_loss is not None]
+
+    def frame(self) -> pd.DataFrame:
+        """One row a round: losses, accuracy, mismatch, seconds; indexed by the round's number."""
+        columns = ["round", "train_loss", "test_loss", "test_accuracy", "mismatch", "seconds"]
+        rows = [[getattr(entry, column) for column in columns] for entry in self.rounds]
+        frame: pd.DataFrame = pd.DataFrame(rows, columns=columns).set_index("round").astype(float)
+        return frame
+
+    def clients(self) -> pd.DataFrame:
+        """One row a client at the last evaluated round: cluster, loss, accuracy."""
+        last = self.evaluated[-1]
+        columns = {"cluster": self.clusters, "loss": last.client_loss, "accuracy": last.client_accuracy}
+        frame: pd.DataFrame = pd.DataFrame(columns)
+        frame.index.name = "client"
+        return frame
+
+    def save(self, path: Path) -> None:
+        """Write the history as JSON, completely or not at all.
+
+        Raises:
+            InputError: the file is there already.
+        """
+        require(not path.exists(), f"{path} is there already; choose another path, or move it away")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = path.with_suffix(".unfinished")
+        unfinished.write_text(json.dumps(asdict(self)))
+        os.replace(unfinished, path)
+
+    @classmethod
+    def load(cls, path: Path) -> "History":
+        """Read what `save` wrote."""
+        content = json.loads(Path(path).read_text())
+        content["rounds"] = [Round(**entry) for entry in content["rounds"]]
+        return cls(**content)

@@ -1,0 +1,159 @@
+"""What a federation works on: a model, a loss, and every client's own data."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import require, unknown
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+
+
+class Shard(NamedTuple):
+    """One client's samples: inputs (N, ...) and targets (N,) or (N, outputs)."""
+
+    inputs: Tensor
+    targets: Tensor
+
+    def __len__(self) -> int:
+        """N, the number of samples (not the number of fields)."""
+        return len(self.inputs)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a task is trained.
+
+    Args:
+        rounds: communication rounds, >= 1.
+        participation: share of the clients sampled in a round, in (0, 1].
+        batch_size: samples a local step, >= 1; the last, shorter batch of an epoch is used.
+        learning_rate: eta of the base and the adaptors, > 0.
+        router_learning_rate: eta of the routers, > 0.
+        stateful: clients keep their private parameters between rounds; if False they
+            start every round from the first ones (the router from uniform).
+        evaluate_every: rounds between two evaluations of all test shards, >= 1.
+
+    Raises:
+        InputError: a value is out of its range.
+
+    Source: section 'Algorithm'; stateless clients in section 'Practical Implementation'.
+    """
+
+    rounds: int = 50
+    participation: float = 1.0
+    batch_size: int = 32
+    learning_rate: float = 0.1
+    router_learning_rate: float = 0.1
+    stateful: bool = True
+    evaluate_every: int = 1
+
+    def __post_init__(self) -> None:
+        """Check every range once, so that no run starts with a wrong one."""
+        for name, smallest in (("rounds", 1), ("batch_size", 1), ("evaluate_every", 1)):
+            value = getattr(self, name)
+            require(value >= smallest, f"{name} is {value}; it must be at least {smallest}")
+        for name in ("learning_rate", "router_learning_rate"):
+            value = getattr(self, name)
+            require(value > 0, f"{name} is {value}; it must be positive: try 0.1")
+        require(
+            0 < self.participation <= 1,
+            f"participation is {self.participation}; it is the share of clients sampled a round, in (0, 1]",
+        )
+
+    def with_changes(self, **changes: Any) -> "Settings":
+        """The same settings with some replaced.
+
+        Raises:
+            InputError: there is no such setting, or its value is out of range.
+        """
+        for name in changes:
+            if name not in self.__dataclass_fields__:
+                raise unknown("setting", name, self.__dataclass_fields__)
+        return replace(self, **changes)
+
+
+@dataclass(frozen=True)
+class Task:
+    """A federated problem.
+
+    Args:
+        name: what the task is called.
+        model: the base model in its first state.
+        loss: loss(outputs, targets), averaged over the batch.
+        train: each client's training shard.
+        test: each client's test shard, in the same order.
+        clusters: the true cluster of each client, integers, shape (K,); 0 for all if unknown.
+            Only optimal routing and the reports look at it.
+        settings: how the task is trained unless a run says otherwise.
+        details: whatever else a record of a run should say of the data.
+
+    Raises:
+        InputError: a client is without data, the lists differ in length, or a target is out of range.
+    """
+
+    name: str
+    model: nn.Module
+    loss: Loss
+    train: Sequence[Shard]
+    test: Sequence[Shard]
+    clusters: Tensor
+    settings: Settings
+    details: dict[str, object]
+
+    def __post_init__(self) -> None:
+        """Refuse data on which training would fail later, or mean nothing."""
+        sizes = {"train": len(self.train), "test": len(self.test), "clusters": len(self.clusters)}
+        require(
+            len(set(sizes.values())) == 1 and len(self.train) > 0,
+            f"train, test and clusters have {sizes} entries; each needs one per client",
+        )
+        for split, shards in (("train", self.train), ("test", self.test)):
+            for client, shard in enumerate(shards):
+                require(
+                    len(shard) > 0,
+                    f"client {client} has no {split} data; give every client at least one sample, "
+                    "or use fewer clients",
+                )
+        buffers = [name for name, _ in self.model.named_buffers()]
+        require(
+            not buffers,
+            f"the model keeps statistics ({', '.join(buffers[:3])}), which a federation has no average for; "
+            "replace BatchNorm by GroupNorm or LayerNorm",
+        )
+        if self.is_classification:
+            self._check_targets()
+
+    def _check_targets(self) -> None:
+        """Every label must be one of the model's outputs."""
+        with torch.no_grad():
+            num_labels = self.model(self.train[0].inputs[:1]).shape[-1]
+        for shards in (self.train, self.test):
+            for client, shard in enumerate(shards):
+                low, high = int(shard.targets.min()), int(shard.targets.max())
+                require(
+                    low >= 0 and high < num_labels,
+                    f"client {client} has targets from {low} to {high}; the model has {num_labels} outputs, "
+                    f"so targets must be 0 to {num_labels - 1}",
+                )
+
+    @property
+    def num_clients(self) -> int:
+        """K."""
+        return len(self.train)
+
+    @property
+    def is_classification(self) -> bool:
+        """Targets are labels, so accuracy has a meaning."""
+        return not self.train[0].targets.is_floating_point()
+
+    def to(self, device: torch.device) -> "Task":
+        """The same task with all data on a device (the model's parameters come from the federation)."""
+        return replace(
+            self,
+            train=[Shard(*(tensor.to(device) for tensor in shard)) for shard in self.train],
+            test=[Shard(*(tensor.to(device) for tensor in shard)) for shard in self.test],
+        )

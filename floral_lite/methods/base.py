@@ -1,0 +1,39 @@
+"""What a method is: a choice of roles, and how a client's own model comes out of them."""
+
+from abc import ABC, abstractmethod
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from ..roles import Roles
+
+# The private parameter that holds theta; it is trained with the router's own learning rate.
+ROUTER = "router_logits"
+
+
+class Method(ABC):
+    """Everything that the federated loop knows about a method."""
+
+    name: ClassVar[str]
+
+    @abstractmethod
+    def initialise(self, clusters: Tensor, seed: int) -> Roles:
+        """The federation's first state.
+
+        Args:
+            clusters: true cluster of each client, shape (K,). Only optimal routing may look at it.
+            seed: for whatever starts at random.
+        """
+
+    @abstractmethod
+    def personalise(self, client: Roles) -> dict[str, Tensor]:
+        """One client's parameters of the base model, by name."""
+
+    def mixture(self, private: dict[str, Tensor]) -> Tensor:
+        """pi, shape (C,), from one client's private parameters; a method that mixes nothing has C = 1."""
+        return torch.ones(1)
+
+    def options(self) -> dict[str, object]:
+        """The method's own settings, for the record of a run."""
+        return {}

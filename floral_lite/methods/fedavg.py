@@ -1,0 +1,30 @@
+"""FedAvg: one model for everyone."""
+
+from torch import Tensor, nn
+
+from ..roles import Roles
+from .base import Method
+
+
+class FedAvg(Method):
+    """Everything is shared: the global model is the average of the clients' models.
+
+    Args:
+        model: the model that all clients train; its parameters are the first state.
+
+    Source: McMahan et al., 2017; section 'Federated Learning', objective (FL).
+    """
+
+    name = "fedavg"
+
+    def __init__(self, model: nn.Module) -> None:
+        """Keep the model."""
+        self.model = model
+
+    def initialise(self, clusters: Tensor, seed: int) -> Roles:
+        """All of the model's parameters are shared."""
+        return Roles(shared=dict(self.model.named_parameters()), clustered={}, private={})
+
+    def personalise(self, client: Roles) -> dict[str, Tensor]:
+        """Every client uses the shared model: w^k = u."""
+        return client.shared

@@ -1,0 +1,58 @@
+"""The three roles of a federation's parameters: shared, clustered, private."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from torch import Tensor
+
+
+class Roles(NamedTuple):
+    """Named tensors, sorted by who averages them. Every method is a choice of these three.
+
+    | role      | who averages it                  | weight of client k |
+    |-----------|----------------------------------|--------------------|
+    | shared    | all sampled clients              | N^k                |
+    | clustered | the clients of cluster c, softly | pi_c^k N^k         |
+    | private   | nobody                           | -                  |
+
+    The same container holds the federation's state, one client's parameters and their gradients.
+
+    Attributes:
+        shared: name -> tensor S.
+        clustered: name -> tensor (C, *S), one slice a cluster.
+        private: name -> tensor (K, *S) in a federation's state, (*S) for a single client.
+    """
+
+    shared: dict[str, Tensor]
+    clustered: dict[str, Tensor]
+    private: dict[str, Tensor]
+
+    def of_client(self, client: int) -> Roles:
+        """The parameters that client k works with: everything, but of the private ones only its own."""
+        return self._replace(private={name: tensor[client] for name, tensor in self.private.items()})
+
+    def map(self, function: Callable[[Tensor], Tensor]) -> Roles:
+        """The function applied to every tensor."""
+        return Roles(*({name: function(tensor) for name, tensor in role.items()} for role in self))
+
+    def tensors(self) -> list[Tensor]:
+        """All tensors, in the order of the roles."""
+        return [tensor for role in self for tensor in role.values()]
+
+    def with_tensors(self, tensors: Iterable[Tensor]) -> Roles:
+        """The same names with other tensors, in the order of `tensors()`."""
+        remaining = iter(tensors)
+        return self.map(lambda _: next(remaining))
+
+
+def num_bytes(tensors: dict[str, Tensor]) -> int:
+    """The size of named tensors on the wire, in bytes.
+
+    Example:
+        >>> import torch
+        >>> num_bytes({"0.weight": torch.zeros(10, 3), "0.bias": torch.zeros(10)})
+        160
+    """
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
