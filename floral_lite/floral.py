@@ -61,8 +61,8 @@ class Floral(nn.Module):
             parameter_name, factor = name.rsplit(".", 1)
             tensor = tensor.to(model.get_parameter(parameter_name))
             _submodule(self.adaptors, parameter_name).register_parameter(factor, nn.Parameter(tensor))
-        device = next(model.parameters()).device
-        self.router_logits = nn.Parameter(router.uniform_logits(1, num_clusters)[0].to(device))
+        like = next(model.parameters())
+        self.router_logits = nn.Parameter(router.uniform_logits(1, num_clusters)[0].to(like))
 
     @property
     def num_adaptor_parameters(self) -> int:

@@ -48,8 +48,9 @@ class LinearAdaptor:
         """C fresh adaptors, each with U V^T = 0: U (C, m, r) and V (C, n, r)."""
         factors = {name: torch.zeros(num_clusters, *shape) for name, shape in self.shapes.items()}
         if self.init == "paper":
-            # U as torch would initialise a linear layer from r to m features: variance 1 / (3 r)
-            bound = self.rank**-0.5
+            # variance 1 / m, so that U^T U is about I: the first step on V then moves L by the
+            # gradient of W projected on the columns of U, whatever the layer's size
+            bound = (3 / self.out_features) ** 0.5
             factors["U"].uniform_(-bound, bound, generator=generator)
         else:
             # V uniform with variance 2 / n

@@ -73,6 +73,7 @@ def mismatch(mixture: Tensor, clusters: Tensor, num_samples: Tensor) -> float:
     wanted = client_given_cluster(truth, num_samples)
     # ||delta_c||_1 = sum_k |p_hat(k | c) - p(k | c)|
     distance = (learned[:, :, None] - wanted[:, None, :]).abs().sum(dim=0)
+    distance[learned.sum(dim=0) == 0] = torch.inf  # an adaptor that nobody uses fits no cluster
     return float(distance.min(dim=0).values.mean())
 
 
@@ -98,15 +99,16 @@ def aggregate(
 
     Source: section 'Algorithm', 'Simple FLoRAL Averaging', the two synchronisation lines.
     """
-    device = next(iter(state.tensors())).device
-    num_samples, mixture = num_samples.to(device), mixture.to(device)
+    like = next(iter(state.tensors()))
+    precision = torch.promote_types(like.dtype, torch.float32)
+    num_samples, mixture = num_samples.to(like.device, precision), mixture.to(like.device, precision)
 
     # u <- sum_k N^k u^k / sum_k N^k
     share = num_samples / num_samples.sum()
-    shared = {
-        name: torch.einsum("k,k...->...", share, torch.stack([client.shared[name] for client in trained]))
-        for name in state.shared
-    }
+    shared = {}
+    for name in state.shared:
+        stacked = torch.stack([client.shared[name] for client in trained])
+        shared[name] = torch.einsum("k,k...->...", share.to(stacked.dtype), stacked)
 
     # a_c <- sum_k pi_c^k N^k a_c^k / sum_k pi_c^k N^k
     weights = client_given_cluster(mixture, num_samples)
@@ -114,7 +116,7 @@ def aggregate(
     clustered = {}
     for name, before in state.clustered.items():
         stacked = torch.stack([client.clustered[name] for client in trained])
-        average = torch.einsum("kc,kc...->c...", weights, stacked)
+        average = torch.einsum("kc,kc...->c...", weights.to(stacked.dtype), stacked)
         clustered[name] = torch.where(empty.view(-1, *[1] * (before.dim() - 1)), before, average)
 
     private = {name: tensor.clone() for name, tensor in state.private.items()}

@@ -1,5 +1,6 @@
 """What a federation works on: a model, a loss, and every client's own data."""
 
+import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -151,9 +152,10 @@ class Task:
         return not self.train[0].targets.is_floating_point()
 
     def to(self, device: torch.device) -> "Task":
-        """The same task with all data on a device (the model's parameters come from the federation)."""
+        """The same task with its model and all data on a device."""
         return replace(
             self,
+            model=copy.deepcopy(self.model).to(device),
             train=[Shard(*(tensor.to(device) for tensor in shard)) for shard in self.train],
             test=[Shard(*(tensor.to(device) for tensor in shard)) for shard in self.test],
         )

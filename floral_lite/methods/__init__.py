@@ -1,8 +1,10 @@
 """Methods: who shares what. One file a method, the same loop for all."""
 
+import inspect
+
 from torch import nn
 
-from ..errors import unknown
+from ..errors import require, unknown
 from .base import ROUTER, Method
 from .fedavg import FedAvg
 from .floral import FLoRAL
@@ -21,8 +23,15 @@ def make(name: str, model: nn.Module, **options: object) -> Method:
         options: the method's own arguments, such as num_clusters=4.
 
     Raises:
-        InputError: there is no such method.
+        InputError: there is no such method, or it has no such option, or the option is out of range.
     """
     if name not in METHODS:
         raise unknown("method", name, METHODS)
+    known = list(inspect.signature(METHODS[name]).parameters)[1:]
+    for option in options:
+        require(
+            option in known,
+            f"{name} has no option {option} (given as {options[option]}); "
+            f"it has {', '.join(known) or 'none'}: leave it out, or choose another method",
+        )
     return METHODS[name](model, **options)  # type: ignore[call-arg]

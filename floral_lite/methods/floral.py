@@ -60,7 +60,8 @@ class FLoRAL(Method):
             logits = router.one_hot_logits(clusters, self.num_clusters)
         else:
             logits = router.uniform_logits(len(clusters), self.num_clusters)
-        return Roles(dict(self.model.named_parameters()), clustered, {ROUTER: logits})
+        roles = Roles(dict(self.model.named_parameters()), clustered, {ROUTER: logits})
+        return roles.map(lambda tensor: tensor.to(next(self.model.parameters()).dtype))
 
     def personalise(self, client: Roles) -> dict[str, Tensor]:
         """w^k = u + sum_c pi_c^k a_c."""

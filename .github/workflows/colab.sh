@@ -1,0 +1,15 @@
+#!/usr/bin/env bash
+# Runs inside Colab's image: installing floral-lite may add packages and must change none; then the chapters.
+set -euo pipefail
+versions() { python3 -m pip list --format=freeze --exclude floral-lite | sort; }
+
+before=$(versions)
+python3 -m pip install --quiet .
+moved=$(comm -23 <(echo "$before") <(versions))
+if [ -n "$moved" ]; then
+  echo "Installing floral-lite moved what Colab has:" "$moved" >&2
+  exit 1
+fi
+
+python3 -m pip install --quiet nbclient nbformat pytest pyyaml
+python3 -m pytest --override-ini filterwarnings= tests/book/test_chapters.py

@@ -1,0 +1,73 @@
+# make book   the book, at _build/html/index.html        make test   every test
+# Both make the environment .venv first, from requirements.lock. Python and make are enough.
+# Another Python: make book PYTHON=python3.12
+
+PYTHON ?= python3
+PORT ?= 8000
+BIN := .venv/bin
+
+# One thread: the matrices here are small, and the numbers then do not depend on how many cores there are.
+export OMP_NUM_THREADS := 1
+
+INSTALLED := .venv/.installed
+BUILT := _build/html/.built
+NOTEBOOKS := $(wildcard book/*.ipynb)
+SOURCES := _config.yml $(wildcard book/*.md) $(NOTEBOOKS) $(shell find floral_lite book/_* book/results book/references.bib \
+	-type f -not -name '*.pyc' -not -path '*/_vendor/*' 2>/dev/null)
+
+# With npm the page carries its own MathJax; without, it loads the same file from a CDN, held to its hash.
+ifneq ($(shell command -v npm),)
+MATHJAX := book/_vendor/tex-svg-full.js
+endif
+
+.PHONY: book test lint serve clean clean-notebooks lock
+
+book: $(BUILT)
+	@echo "Open $(CURDIR)/_build/html/index.html"
+
+test: $(BUILT)
+	$(BIN)/python -m pytest
+
+lint: $(INSTALLED)
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+serve: $(BUILT)
+	$(BIN)/python -m http.server --bind 127.0.0.1 --directory _build/html $(PORT)
+
+clean:
+	rm -rf _build .venv book/node_modules book/_vendor .mypy_cache .pytest_cache .ruff_cache .hypothesis
+
+# Outputs, counts and widget state out; the install cell and the Colab badge as _config.yml has them.
+clean-notebooks: $(INSTALLED)
+	$(BIN)/python book/_ext/chapters.py
+	$(BIN)/nbstripout $(NOTEBOOKS)
+
+# Keeps the versions that are there and still allowed; empty requirements.lock first to take the newest.
+# Left out: what torch's own Linux build brings along. pip adds that itself, and only where it is needed.
+lock: $(INSTALLED)
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.10 --extra book --extra dev \
+		--no-header --no-annotate --output-file requirements.lock pyproject.toml
+	{ echo "# Exact versions of our own builds (extras book and dev), made by 'make lock'; Python 3.10 to 3.13."; \
+	  echo "# The nvidia, cuda and triton packages are left out: pip adds them where torch's own build needs them."; \
+	  grep -Ev '^(#|nvidia-|cuda-|triton)' requirements.lock; } > requirements.lock.new
+	mv requirements.lock.new requirements.lock
+
+$(INSTALLED): requirements.lock pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "Python 3.10 or newer, please: make book PYTHON=python3.12")'
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --requirement requirements.lock
+	$(BIN)/python -m pip install --quiet --no-deps --editable .
+	touch $@
+
+$(MATHJAX): book/package.json book/package-lock.json
+	npm ci --prefix book --no-audit --no-fund
+	mkdir -p $(@D)
+	cp book/node_modules/mathjax/es5/tex-svg-full.js $@
+
+# From nothing each time: a page that is not read again would not show its warnings again.
+$(BUILT): $(SOURCES) $(INSTALLED) $(MATHJAX)
+	rm -rf _build
+	$(BIN)/jupyter-book build book -W --keep-going
+	touch $@

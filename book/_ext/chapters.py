@@ -1,0 +1,75 @@
+"""Which pages the book has, and what every chapter's notebook takes from _config.yml.
+
+python book/_ext/chapters.py   writes that into the notebooks.
+"""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+BOOK = ROOT / "book"
+METADATA = {
+    "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
+    "language_info": {"name": "python"},
+}
+COLAB = re.compile(r"https://colab\.research\.google\.com/github/[^\s)\"]+")
+
+
+def pages() -> list[str]:
+    """The table of contents: every page's file name without a suffix, the first page first."""
+    toc: dict[str, Any] = yaml.safe_load((BOOK / "_toc.yml").read_text(encoding="utf-8"))
+    return [toc["root"], *(chapter["file"] for chapter in toc["chapters"])]
+
+
+def notebooks() -> list[Path]:
+    """The pages that are notebooks."""
+    return [path for page in pages() if (path := BOOK / f"{page}.ipynb").exists()]
+
+
+def repository() -> dict[str, str]:
+    """The repository's url, branch and path_to_book."""
+    config: dict[str, Any] = yaml.safe_load((ROOT / "_config.yml").read_text(encoding="utf-8"))
+    return dict(config["repository"])
+
+
+def install_source() -> str:
+    """The first code cell of every notebook."""
+    return (
+        "import importlib.util\n"
+        "\n"
+        'if importlib.util.find_spec("floral_lite") is None:  # on Colab, say\n'
+        f'    %pip install --quiet "floral-lite @ git+{repository()["url"]}"'
+    )
+
+
+def colab_url(page: str) -> str:
+    """Where Colab opens a page's notebook."""
+    place = repository()
+    name = place["url"].removeprefix("https://github.com/")
+    folder = place["path_to_book"]
+    return f"https://colab.research.google.com/github/{name}/blob/{place['branch']}/{folder}/{page}.ipynb"
+
+
+def mend(page: str, notebook: nbformat.NotebookNode) -> None:
+    """Put the install cell before the code, the address into links to Colab; any Python kernel will do."""
+    notebook.metadata = nbformat.from_dict(METADATA)
+    cells = notebook.cells
+    first = next((i for i, cell in enumerate(cells) if cell.cell_type == "code"), len(cells))
+    if first == len(cells) or "floral-lite @ git+" not in cells[first].source:
+        cells.insert(first, nbformat.v4.new_code_cell())
+    cells[first].source = install_source()
+    cells[first].metadata.tags = ["remove-cell"]  # nobody runs it in the page
+    for cell in cells:
+        if cell.cell_type == "markdown":
+            cell.source = COLAB.sub(colab_url(page), cell.source)
+
+
+if __name__ == "__main__":
+    for path in notebooks():
+        notebook = nbformat.read(path, as_version=4)
+        mend(path.stem, notebook)
+        nbformat.write(notebook, path)

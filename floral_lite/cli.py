@@ -1,0 +1,115 @@
+"""The command line: run a task with a method, list what there is."""
+
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from tqdm import tqdm
+
+from . import methods, tasks
+from .devices import find_device
+from .errors import DivergenceError, InputError, require
+from .federation import Federation, History, federated_rounds
+
+app = typer.Typer(
+    help="Federated learning with mixtures of adaptors.",
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+
+
+@app.command()
+def run(
+    task: Annotated[str, typer.Argument(help="what to learn, see `floral-lite tasks`")],
+    method: Annotated[str, typer.Option(help="who shares what, see `floral-lite methods`")] = "floral",
+    budget: Annotated[float | None, typer.Option(help="rho: size of an adaptor, in (0, 1]")] = None,
+    rank: Annotated[int | None, typer.Option(help="rank of the adaptors, instead of a budget")] = None,
+    num_clusters: Annotated[int | None, typer.Option(help="C: adaptors a layer")] = None,
+    routing: Annotated[str | None, typer.Option(help="learned or optimal")] = None,
+    rounds: Annotated[int | None, typer.Option(help="communication rounds")] = None,
+    seed: Annotated[int, typer.Option(help="the same seed gives the same numbers")] = 0,
+    data_fraction: Annotated[float, typer.Option(help="share of the training data kept, in (0, 1]")] = 1.0,
+    stateless: Annotated[bool, typer.Option("--stateless", help="reset the routers every round")] = False,
+    evaluate_every: Annotated[int | None, typer.Option(help="rounds between two evaluations")] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps")] = "auto",
+    data: Annotated[Path | None, typer.Option(help="folder of downloaded image sets")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="folder for the results; a new one in runs/ if none")
+    ] = None,
+) -> None:
+    """Train a federation, show its progress, keep its history and a figure."""
+    out = out or Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S}-{task}-{method}-{seed}"
+    require(
+        not out.exists() or (out.is_dir() and not any(out.iterdir())),
+        f"out is {out}, which holds another run or other files; name a new folder",
+    )
+    find_device(device)  # before the data are loaded and the bar is drawn
+    problem = tasks.load(task, seed=seed, data_fraction=data_fraction, data=data)
+    given = {"budget": budget, "rank": rank, "num_clusters": num_clusters, "routing": routing}
+    options = {name: value for name, value in given.items() if value is not None}
+    chosen = methods.make(method, problem.model, **options)
+    changes = {"rounds": rounds, "evaluate_every": evaluate_every}
+    settings = problem.settings.with_changes(
+        stateful=not stateless, **{name: value for name, value in changes.items() if value is not None}
+    )
+
+    federation = None
+    try:
+        with tqdm(total=settings.rounds, unit="round") as bar:
+            for federation in federated_rounds(problem, chosen, settings, seed, device):
+                show_progress(bar, federation)
+    except KeyboardInterrupt:
+        typer.echo("stopped")
+    finally:
+        if federation is not None:
+            save(federation.history, out)
+    if federation is None:
+        typer.echo("nothing was done yet, nothing is kept")
+
+
+@app.command("tasks")
+def list_tasks() -> None:
+    """List the tasks."""
+    for name, recipe in tasks.TASKS.items():
+        typer.echo(f"{name:20} {recipe.about} (K = {recipe.num_clients}, C = {recipe.num_clusters})")
+
+
+@app.command("methods")
+def list_methods() -> None:
+    """List the methods."""
+    for name, kind in methods.METHODS.items():
+        typer.echo(f"{name:20} {(kind.__doc__ or '').splitlines()[0]}")
+
+
+def show_progress(bar: "tqdm[Any]", federation: Federation) -> None:
+    """Move the bar on by a round, with the newest loss and accuracy beside it."""
+    history = federation.history
+    numbers = {"loss": f"{history.rounds[-1].train_loss:.3f}"}
+    if history.evaluated and history.evaluated[-1].test_accuracy is not None:
+        numbers["accuracy"] = f"{history.evaluated[-1].test_accuracy:.1%}"
+    bar.set_postfix(numbers, refresh=False)
+    bar.update()
+
+
+def save(history: History, out: Path) -> None:
+    """Write history.json and, where a round was evaluated, print the summary and draw the figure."""
+    path = out / "history.json"
+    history.save(path)
+    typer.echo(f"{len(history.rounds)} rounds are kept in {path}")
+    if history.evaluated:
+        from . import plots
+        from .report import summary
+
+        plots.run_figure(history).savefig(out / "curves.png", dpi=120)
+        typer.echo(summary(history).to_string())
+
+
+def main() -> None:
+    """Run the command line; what the user got wrong is told in a line, with exit code 2."""
+    try:
+        app()
+    except (InputError, DivergenceError) as error:
+        typer.echo(f"error: {error}", err=True)
+        raise SystemExit(2) from None

@@ -1,0 +1,195 @@
+"""Figures: numbers in, a figure out. Nothing is read from anywhere else, nothing is shown.
+
+Colours are told apart by colour-blind readers; text and lines are of a grey that is readable
+on white and on dark pages, and the background is transparent.
+"""
+
+import io
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import seaborn as sns
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
+
+from .federation.history import History, Round
+
+GREY = "#7a7a7a"
+COLOURS = sns.color_palette("colorblind")
+
+
+class Picture(Figure):
+    """A figure that a notebook shows when a cell returns it, whatever matplotlib's backend is."""
+
+    def _repr_png_(self) -> bytes:
+        file = io.BytesIO()
+        self.savefig(file, format="png", dpi=110)
+        return file.getvalue()
+
+
+def figure(rows: int, columns: int, width: float, height: float) -> tuple[Picture, npt.NDArray[np.object_]]:
+    """An empty figure of the house's style and its axes, an array (rows, columns); sizes in inches."""
+    text = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color")
+    style = {**dict.fromkeys(text, GREY), "axes.facecolor": "none"}
+    hidden = {"axes.spines.top": False, "axes.spines.right": False}
+    with sns.axes_style("ticks", {**style, **hidden}):
+        made = Picture(figsize=(width, height), layout="constrained", facecolor="none")
+        return made, made.subplots(rows, columns, squeeze=False)
+
+
+def image_grid(
+    images: npt.ArrayLike, row_labels: Sequence[str], column_labels: Sequence[str] = ()
+) -> Picture:
+    """Grey-scale images in a grid.
+
+    Args:
+        images: shape (rows, columns, H, W), values in [0, 1].
+        row_labels: one a row.
+        column_labels: one a column, or none.
+    """
+    images = np.asarray(images)
+    rows, columns = images.shape[:2]
+    made, axes = figure(rows, columns, 0.8 * columns + 1.2, 0.85 * rows)
+    for (row, column), axis in np.ndenumerate(axes):
+        axis.imshow(images[row, column], cmap="gray_r", vmin=0, vmax=1)
+        _bare(axis)
+        if column == 0:
+            axis.set_ylabel(row_labels[row], rotation=0, ha="right", va="center")
+        if row == 0 and column_labels:
+            axis.set_title(column_labels[column], color=GREY, fontsize=9)
+    return made
+
+
+def curves(histories: Mapping[str, History], value: str = "test_accuracy") -> Picture:
+    """A number of each run over the rounds.
+
+    Args:
+        histories: the runs by their label.
+        value: "test_accuracy" (drawn in per cent), "test_loss", "train_loss" or "mismatch".
+    """
+    made, axes = figure(1, 1, 6.4, 3.4)
+    axis = axes[0, 0]
+    factor = 100 if value == "test_accuracy" else 1
+    for (label, history), colour, dash in zip(
+        histories.items(), COLOURS, ("-", "--", ":", "-.") * 2, strict=False
+    ):
+        series = factor * history.frame()[value].dropna()
+        axis.plot(series.index, series, color=colour, linestyle=dash, label=label)
+    names = {
+        "test_accuracy": "test accuracy (%), mean over clients",
+        "test_loss": "test loss, mean over clients",
+        "train_loss": "training loss, mean over clients",
+        "mismatch": "mismatch of the mixtures (0 to 2)",
+    }
+    axis.set(xlabel="communication round", ylabel=names[value])
+    axis.legend(labelcolor=GREY, frameon=False)
+    return made
+
+
+def accuracy_per_cluster(histories: Mapping[str, History]) -> Picture:
+    """The last accuracy of each cluster's clients, bars side by side for each run, in per cent."""
+    made, axes = figure(1, 1, 6.4, 3.2)
+    axis = axes[0, 0]
+    width = 0.8 / len(histories)
+    for run, (label, history) in enumerate(histories.items()):
+        means = 100 * history.clients().groupby("cluster")["accuracy"].mean()
+        places = means.index + (run - (len(histories) - 1) / 2) * width
+        bars = axis.bar(places, means, width, color=COLOURS[run], label=label)
+        axis.bar_label(bars, fmt="%.0f", color=GREY, fontsize=8)
+    axis.set(
+        xlabel="cluster", ylabel="test accuracy (%)", xticks=sorted(set(history.clusters)), ylim=(0, 112)
+    )
+    axis.legend(labelcolor=GREY, frameon=False, ncols=len(histories), loc="upper center")
+    return made
+
+
+def mixtures(
+    history: History, rounds: Sequence[int] | None = None, title: str = "round {round}: {accuracy:.1f}%"
+) -> Picture:
+    """The mixture matrices at some rounds: one row a client, one column an adaptor, dark is 1.
+
+    Clients are sorted by their true cluster; lines part the clusters.
+
+    Args:
+        history: a run that was evaluated at least once.
+        rounds: evaluated rounds to draw; the last one if None.
+        title: of each matrix, with {round} and {accuracy} in per cent to fill in.
+    """
+    if rounds is None:
+        chosen = history.evaluated[-1:]
+    else:
+        chosen = [entry for entry in history.evaluated if entry.round in rounds]
+    made, axes = figure(1, len(chosen), 2.3 * len(chosen) + 1.2, 3.4)
+    for axis, entry in zip(axes[0], chosen, strict=True):
+        shown = _draw_mixture(axis, entry, history.clusters)
+        accuracy = float("nan") if entry.test_accuracy is None else 100 * entry.test_accuracy
+        axis.set_title(title.format(round=entry.round, accuracy=accuracy), color=GREY, fontsize=10)
+    axes[0, 0].set_ylabel("clients, by true cluster")
+    _colour_bar(made, shown, axes[0].tolist())
+    return made
+
+
+def run_figure(history: History) -> Picture:
+    """One run at a glance: accuracy (or loss) over the rounds, and the mixtures at its end."""
+    accuracy = history.evaluated[-1].test_accuracy is not None
+    series = history.frame()["test_accuracy" if accuracy else "test_loss"].dropna()
+    made, axes = figure(1, 2, 8.0, 3.4)
+    curve, matrix = axes[0]
+    curve.plot(series.index, 100 * series if accuracy else series, color=COLOURS[0])
+    curve.set(xlabel="communication round", ylabel="test accuracy (%)" if accuracy else "test loss")
+    if accuracy:
+        curve.set_ylim(0, 100)
+    shown = _draw_mixture(matrix, history.evaluated[-1], history.clusters)
+    matrix.set_ylabel("clients, by true cluster")
+    _colour_bar(made, shown, [matrix])
+    return made
+
+
+def _bare(axis: Axes) -> None:
+    """An image needs no ticks and no frame."""
+    axis.set(xticks=[], yticks=[])
+    axis.spines[:].set_visible(False)
+
+
+def _draw_mixture(axis: Axes, entry: Round, clusters: Sequence[int]) -> AxesImage:
+    """One mixture matrix, rows sorted by cluster, with a line where a cluster ends."""
+    mixture = np.asarray(entry.mixture)[np.argsort(clusters, kind="stable")]
+    shown = axis.imshow(mixture, aspect="auto", cmap="Blues", vmin=0, vmax=1, interpolation="nearest")
+    for border in np.flatnonzero(np.diff(np.sort(clusters))) + 0.5:
+        axis.axhline(border, color=GREY, linewidth=1)
+    axis.set(xlabel="adaptor c", xticks=range(mixture.shape[1]), yticks=[])
+    return shown
+
+
+def _colour_bar(made: Picture, shown: AxesImage, axes: list[Axes]) -> None:
+    """What the colours of mixture matrices mean."""
+    bar = made.colorbar(shown, ax=axes)
+    bar.set_label(r"mixture weight $\pi_c^k$", color=GREY)
+    bar.ax.tick_params(colors=GREY)
+    bar.outline.set_edgecolor(GREY)
+
+
+def base_plus_adaptors(base: npt.ArrayLike, adaptors: npt.ArrayLike, mixture: npt.ArrayLike) -> Picture:
+    """One layer of one client: the shared matrix plus each adaptor times its weight is the personal matrix.
+
+    Args:
+        base: W, shape (m, n).
+        adaptors: U_c V_c^T for each c, shape (C, m, n).
+        mixture: pi, shape (C,).
+    """
+    base, adaptors, mixture = np.asarray(base), np.asarray(adaptors), np.asarray(mixture)
+    parts = [base, *adaptors, base + np.tensordot(mixture, adaptors, axes=1)]
+    names = [
+        "shared $W$",
+        *(rf"$+\ {weight:.2f} \times U_{c} V_{c}^\top$" for c, weight in enumerate(mixture)),
+        "$=$ personal",
+    ]
+    limit = float(np.quantile(np.abs(base), 0.99))
+    made, axes = figure(1, len(parts), 1.7 * len(parts), 1.7)
+    for axis, part, name in zip(axes[0], parts, names, strict=True):
+        axis.imshow(part, cmap="PuOr", vmin=-limit, vmax=limit, aspect="auto", interpolation="nearest")
+        _bare(axis)
+        axis.set_title(name, color=GREY, fontsize=9)
+    return made

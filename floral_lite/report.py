@@ -1,0 +1,50 @@
+"""What a finished run amounts to, in a few numbers."""
+
+import numpy as np
+import pandas as pd
+
+from .federation.history import History
+
+
+def recovered(mixture: list[list[float]], clusters: list[int]) -> float:
+    """How well the clients' strongest adaptors tell the true clusters apart.
+
+    The adjusted Rand index of the two groupings: 1 where they are the same, near 0 for
+    chance. It does not ask how strong the strongest adaptor is; History's mismatch does.
+
+    Args:
+        mixture: pi, K lists of C numbers.
+        clusters: the true cluster of each client, K integers.
+
+    Example:
+        >>> recovered([[0.1, 0.9], [0.8, 0.2], [0.2, 0.8]], clusters=[0, 1, 0])
+        1.0
+    """
+    from sklearn.metrics import adjusted_rand_score
+
+    return float(adjusted_rand_score(clusters, np.argmax(mixture, axis=1)))
+
+
+def summary(history: History) -> pd.Series:
+    """The numbers of the last evaluated round, and what the run cost.
+
+    Returns:
+        Accuracy in per cent (mean over clients, weighted by test samples, then per cluster),
+        test loss, how well the mixtures recover the clusters, parameters, bytes and seconds.
+    """
+    last = history.evaluated[-1]
+    rows: dict[str, object] = {"rounds": last.round}
+    if last.test_accuracy is not None:
+        rows["accuracy (%)"] = f"{100 * last.test_accuracy:.1f}"
+        for cluster, clients in history.clients().groupby("cluster"):
+            rows[f"  of cluster {cluster} (%)"] = f"{100 * clients['accuracy'].mean():.1f}"
+    rows["test loss"] = f"{last.test_loss:.4f}"
+    if last.mixture is not None and len(last.mixture[0]) > 1:
+        rows["clusters recovered (adjusted Rand index)"] = f"{recovered(last.mixture, history.clusters):.2f}"
+        rows["mismatch of the mixtures (0 to 2)"] = f"{last.mismatch:.2f}"
+    base, added = history.parameters["base"], history.parameters["added"]
+    rows["parameters of the base"] = f"{base:,}"
+    rows["parameters added"] = f"{added:,} ({100 * added / base:.1f}%)"
+    rows["bytes a client sends a round"] = f"{history.bytes_up:,}"
+    rows["seconds of training"] = f"{sum(entry.seconds for entry in history.rounds):.1f}"
+    return pd.Series(rows)

@@ -1,0 +1,78 @@
+"""Sliders: the same figure functions, with a value that the reader moves."""
+
+import base64
+import html
+import os
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import ipywidgets
+from IPython.display import HTML
+
+from .errors import require
+from .plots import Picture
+
+Value = TypeVar("Value", int, float)
+
+STATIC_VARIABLE = "FLORAL_LITE_STATIC_PAGE"
+
+
+def slider(
+    draw: Callable[[Value], Picture],
+    values: Sequence[Value],
+    *,
+    label: str,
+    start: Value,
+    alt: str,
+    static: bool | None = None,
+) -> ipywidgets.Widget | HTML:
+    """A figure with a slider under it.
+
+    In a notebook the figure is computed when the slider moves. A rendered page has no
+    Python behind it: there, all figures are computed beforehand and the slider picks one.
+
+    Args:
+        draw: value -> figure; a pure function.
+        values: the slider's stops.
+        label: what the slider sets, such as "adaptors C".
+        start: the value shown first, one of `values`.
+        alt: describes the figure to a reader who does not see it.
+        static: make the page's version; if None, where FLORAL_LITE_STATIC_PAGE is set.
+
+    Raises:
+        InputError: `start` is not one of the values.
+    """
+    require(start in values, f"start is {start}; it must be one of the values {list(values)}")
+    if static is None:
+        static = bool(os.environ.get(STATIC_VARIABLE))
+    if static:
+        return HTML(  # type: ignore[no-untyped-call]
+            static_slider([draw(value) for value in values], values, label, start, alt)
+        )
+    stops = ipywidgets.SelectionSlider(
+        options=list(values), value=start, description=label, continuous_update=False
+    )
+    return ipywidgets.interactive(lambda value: draw(value), value=stops)
+
+
+def static_slider(
+    figures: Sequence[Picture], values: Sequence[float], label: str, start: float, alt: str
+) -> str:
+    """HTML with one picture a value and a range input that shows one of them; it needs no other file."""
+    pictures = ""
+    for made, value in zip(figures, values, strict=True):
+        png = base64.b64encode(made._repr_png_()).decode()
+        hidden = "" if value == start else ";display:none"
+        words = html.escape(f"{alt} ({label} = {value})")
+        pictures += f'<img src="data:image/png;base64,{png}" alt="{words}" style="max-width:100%{hidden}">'
+    show = (
+        "const box=this.closest('.floral-slider');"
+        "box.querySelectorAll('img').forEach((img,i)=>{img.style.display=i==this.value?'':'none'});"
+        "box.querySelector('output').value=this.dataset.values.split(' ')[this.value]"
+    )
+    return (
+        f'<div class="floral-slider"><label>{html.escape(label)} = <output>{start}</output> '
+        f'<input type="range" min="0" max="{len(values) - 1}" value="{list(values).index(start)}" '
+        f'data-values="{" ".join(map(str, values))}" oninput="{show}" style="width:16em">'
+        f"</label><div>{pictures}</div></div>"
+    )

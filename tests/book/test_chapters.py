@@ -1,0 +1,21 @@
+"""Every chapter runs from top to bottom as a reader runs it, with live widgets.
+
+The book's own build runs them too, but there the widgets draw static explorers.
+"""
+
+from pathlib import Path
+
+import chapters
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+
+@pytest.mark.parametrize("path", chapters.notebooks(), ids=lambda path: path.stem)
+def test_chapter(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("FLORAL_LITE_STATIC_PAGE", raising=False)
+    notebook = nbformat.read(path, as_version=4)
+    NotebookClient(notebook, timeout=600, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    outputs = [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
+    said = "".join(output.text for output in outputs if output.get("name") == "stderr")
+    assert not said, f"a warning in the chapter:\n{said}"

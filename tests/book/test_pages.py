@@ -1,0 +1,146 @@
+"""Every built page in a real browser that can reach nothing but the page's own files."""
+
+import functools
+import os
+import shutil
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import NoReturn
+
+import chapters
+import pytest
+from playwright.sync_api import BrowserContext, Page, Route, sync_playwright
+
+HTML = chapters.ROOT / "_build" / "html"
+BROWSERS = ["chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome"]
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"]
+FLAGS += ["--disable-background-networking", "--disable-component-update", "--disable-sync"]
+
+
+def without(what: str) -> NoReturn:
+    """Skip on somebody's own machine; in CI, where it must be there, fail."""
+    if os.environ.get("CI") == "true":
+        pytest.fail(what)
+    pytest.skip(what)
+
+
+class QuietHandler(SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def site() -> Iterator[str]:
+    if not (HTML / "index.html").exists():
+        without("no built book: make book")
+    if not (HTML / "_static" / "tex-svg-full.js").exists():
+        without("the book was built without npm: its pages load MathJax from a CDN")
+    handler = functools.partial(QuietHandler, directory=str(HTML))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrowserContext]:
+    executable = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if executable is None:
+        without(f"no browser on the PATH: one of {', '.join(BROWSERS)}")
+    with sync_playwright() as playwright:
+        profile = tmp_path_factory.mktemp("profile")
+        context = playwright.chromium.launch_persistent_context(
+            profile, executable_path=executable, args=FLAGS
+        )
+        yield context
+        context.close()
+
+
+@dataclass
+class Visit:
+    """What happened while a page was opened."""
+
+    page: Page
+    elsewhere: list[str] = field(default_factory=list)
+    failed: list[str] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+
+
+@pytest.fixture(scope="module", params=chapters.pages())
+def visit(request: pytest.FixtureRequest, site: str, browser: BrowserContext) -> Iterator[Visit]:
+    page = browser.new_page()
+    seen = Visit(page)
+
+    def block_other_hosts(route: Route) -> None:
+        if route.request.url.startswith((f"{site}/", "data:", "blob:")):
+            route.continue_()
+        else:
+            seen.elsewhere.append(route.request.url)
+            route.abort()
+
+    page.route("**/*", block_other_hosts)
+    page.on("requestfailed", lambda r: seen.failed.append(r.url))
+    page.on("response", lambda r: seen.failed.append(f"{r.status} {r.url}") if r.status >= 400 else None)
+    page.on("console", lambda m: seen.errors.append(m.text) if m.type == "error" else None)
+    page.on("pageerror", lambda e: seen.errors.append(str(e)))
+    page.goto(f"{site}/{request.param}.html", wait_until="networkidle")
+    page.evaluate("window.MathJax?.startup?.promise")
+    yield seen
+    page.close()
+
+
+def test_nothing_from_another_host(visit: Visit) -> None:
+    assert not visit.elsewhere
+
+
+def test_no_failed_request(visit: Visit) -> None:
+    assert not visit.failed
+
+
+def test_no_console_error(visit: Visit) -> None:
+    assert not visit.errors
+
+
+def test_mathematics_is_rendered(visit: Visit) -> None:
+    raw = "e => e.filter(m => !m.querySelector('mjx-container svg')).map(m => m.textContent)"
+    assert not visit.page.locator(".math").evaluate_all(raw)
+    # An error, or a command that MathJax does not know and prints in red.
+    wrong = "[data-mjx-error], mjx-container [data-mml-node=mtext][fill=red]"
+    assert not visit.page.locator(wrong).evaluate_all("e => e.map(m => m.closest('.math').outerHTML)")
+    # Dollars or brackets that never became mathematics; code may have them.
+    left = "e => { e = e.cloneNode(true); e.querySelectorAll('pre, code, script').forEach(c => c.remove());"
+    text = visit.page.locator("article").evaluate(left + " return e.textContent; }")
+    assert not any(mark in text for mark in ("$", r"\(", r"\["))
+
+
+def test_pictures_are_there_and_described(visit: Visit) -> None:
+    pictures = visit.page.locator("img").evaluate_all(
+        "e => e.map(i => ({src: i.src, alt: i.alt.trim(), drawn: i.complete && i.naturalWidth > 0}))"
+    )
+    assert not [p["src"] for p in pictures if not p["drawn"]]
+    # Without a description Sphinx writes the file's path.
+    assert not [p["src"] for p in pictures if not p["alt"] or p["alt"].endswith(Path(p["src"]).name)]
+
+
+def test_sliders_change_the_picture(visit: Visit) -> None:
+    for slider in visit.page.locator(".floral-slider").all():
+        seen = []
+        for key in ("Home", "End"):
+            slider.locator("input[type=range]").press(key)
+            seen.append(
+                (slider.locator("output").inner_text(), slider.locator("img:visible").evaluate("i => i.src"))
+            )
+        (first, first_picture), (last, last_picture) = seen
+        assert first != last
+        assert first_picture != last_picture
+
+
+def test_the_book_has_mathematics_pictures_and_sliders(site: str) -> None:
+    """The tests above hold on an empty page as well."""
+    html = "".join((HTML / f"{page}.html").read_text(encoding="utf-8") for page in chapters.pages())
+    assert 'class="math notranslate' in html
+    assert "<img" in html
+    assert 'class="floral-slider"' in html

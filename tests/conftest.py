@@ -1,0 +1,43 @@
+"""What the tests of the core share: one small federation of ragged clients in double precision."""
+
+import pytest
+import torch
+from hypothesis import settings as hypothesis_settings
+from torch import nn
+from torch.nn import functional
+
+from floral_lite import Settings, Shard, Task
+from floral_lite.models import seeded
+
+hypothesis_settings.register_profile("same-every-time", deadline=None, derandomize=True, max_examples=40)
+hypothesis_settings.load_profile("same-every-time")
+torch.set_num_threads(1)  # the matrices are tiny: threads would only wait for each other
+
+
+@pytest.fixture(autouse=True)
+def same_global_generator() -> None:
+    """Models that a test builds start from the same parameters whenever it runs."""
+    torch.manual_seed(0)
+
+
+@pytest.fixture
+def ragged_task() -> Task:
+    """Five clients with 7, 3, 10, 5 and 4 samples in three clusters; a two-layer classifier."""
+    generator = torch.Generator().manual_seed(3)
+
+    def shard(num_samples: int) -> Shard:
+        inputs = torch.randn(num_samples, 4, generator=generator, dtype=torch.float64)
+        return Shard(inputs, torch.randint(3, (num_samples,), generator=generator))
+
+    return Task(
+        name="ragged",
+        model=seeded(lambda: nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3)), 0).double(),
+        loss=functional.cross_entropy,
+        train=[shard(num_samples) for num_samples in (7, 3, 10, 5, 4)],
+        test=[shard(num_samples) for num_samples in (2, 1, 3, 2, 4)],
+        clusters=torch.tensor([0, 1, 0, 2, 1]),
+        settings=Settings(
+            rounds=3, participation=0.6, batch_size=4, learning_rate=0.3, router_learning_rate=2.0
+        ),
+        details={},
+    )

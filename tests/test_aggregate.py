@@ -1,0 +1,169 @@
+"""The server's averages, worked out by hand, and the probabilities behind them."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from floral_lite.federation import (
+    aggregate,
+    client_given_cluster,
+    cluster_probability,
+    joint_probability,
+    mismatch,
+)
+from floral_lite.roles import Roles
+
+# Three clients, two clusters, N = 10.
+MIXTURE = torch.tensor([[1.0, 0.0], [0.5, 0.5], [0.25, 0.75]])
+NUM_SAMPLES = torch.tensor([2.0, 4.0, 4.0])
+
+
+def state() -> Roles:
+    """A federation of four clients and three clusters."""
+    return Roles(
+        {"u": torch.tensor([0.5, 0.5])},
+        {"a.L": torch.tensor([[-1.0], [-2.0], [-3.0]]), "a.U": torch.full((3, 2, 1), -4.0)},
+        {"router_logits": torch.arange(12.0).reshape(4, 3)},
+    )
+
+
+def sent(u: float, a: list[float], theta: float) -> Roles:
+    """What one client sends back: the same number in every place of a tensor's slice."""
+    slices = torch.tensor(a, dtype=torch.float32)
+    return Roles(
+        {"u": torch.tensor([u, 10 * u], dtype=torch.float32)},
+        {"a.L": slices[:, None], "a.U": slices[:, None, None].expand(3, 2, 1)},
+        {"router_logits": torch.full((3,), theta)},
+    )
+
+
+def test_aggregation_by_hand_with_partial_participation() -> None:
+    """Clients 3, 0 and 2 of four are sampled, with N = 5, 1 and 2; nobody has weight in cluster 2."""
+    after = aggregate(
+        state(),
+        sampled=[3, 0, 2],
+        trained=[sent(24, [28, 18, 99], 30), sent(8, [7, 100, 99], 31), sent(16, [14, 9, 99], 32)],
+        num_samples=torch.tensor([5.0, 1.0, 2.0]),
+        mixture=torch.tensor([[0.4, 0.6, 0.0], [1.0, 0.0, 0.0], [0.25, 0.75, 0.0]]),
+    )
+    # u = (5 * 24 + 1 * 8 + 2 * 16) / 8 = 160 / 8
+    torch.testing.assert_close(after.shared["u"], torch.tensor([20.0, 200.0]))
+    # a_0: weights 0.4 * 5, 1 * 1, 0.25 * 2: (2 * 28 + 1 * 7 + 0.5 * 14) / 3.5 = 70 / 3.5
+    # a_1: weights 0.6 * 5, 0, 0.75 * 2: (3 * 18 + 1.5 * 9) / 4.5 = 67.5 / 4.5
+    # a_2: keeps what it had
+    torch.testing.assert_close(after.clustered["a.L"], torch.tensor([[20.0], [15.0], [-3.0]]))
+    expected = torch.tensor([20.0, 15.0, -4.0])[:, None, None].expand(3, 2, 1)
+    torch.testing.assert_close(after.clustered["a.U"], expected)
+    # theta of client 1, who was not sampled, stays
+    expected = torch.tensor([[31.0] * 3, [3.0, 4.0, 5.0], [32.0] * 3, [30.0] * 3])
+    assert torch.equal(after.private["router_logits"], expected)
+
+
+def test_aggregation_leaves_the_old_state_alone() -> None:
+    before = state()
+    aggregate(before, [1], [sent(9, [9, 9, 9], 9)], torch.tensor([3.0]), torch.tensor([[0.5, 0.25, 0.25]]))
+    for old, untouched in zip(before.tensors(), state().tensors(), strict=True):
+        assert torch.equal(old, untouched)
+
+
+def test_one_client_alone_becomes_the_average() -> None:
+    trained = sent(9, [1, 2, 3], 0)
+    after = aggregate(state(), [1], [trained], torch.tensor([3.0]), torch.tensor([[0.5, 0.25, 0.25]]))
+    torch.testing.assert_close(after.shared["u"], trained.shared["u"])
+    torch.testing.assert_close(after.clustered["a.L"], trained.clustered["a.L"])
+
+
+@pytest.mark.parametrize("precision", [torch.float64, torch.float32, torch.bfloat16])
+def test_averages_keep_the_precision_of_the_parameters(precision: torch.dtype) -> None:
+    before, trained = (
+        roles.map(lambda tensor: tensor.to(precision)) for roles in (state(), sent(8, [4, 2, 6], 1))
+    )
+    mixture = torch.full((2, 3), 1 / 3, dtype=precision)
+    after = aggregate(before, [0, 1], [trained, trained], torch.tensor([1.0, 3.0]), mixture)
+    assert {tensor.dtype for tensor in after.tensors()} == {precision}
+    torch.testing.assert_close(after.shared["u"], trained.shared["u"])
+
+
+def test_the_probabilities_by_hand() -> None:
+    # p(k, c) = N^k / N pi_c^k
+    torch.testing.assert_close(
+        joint_probability(MIXTURE, NUM_SAMPLES), torch.tensor([[0.2, 0.0], [0.2, 0.2], [0.1, 0.3]])
+    )
+    torch.testing.assert_close(cluster_probability(MIXTURE, NUM_SAMPLES), torch.tensor([0.5, 0.5]))
+    # p(k | c) = p(k, c) / p(c)
+    torch.testing.assert_close(
+        client_given_cluster(MIXTURE, NUM_SAMPLES), torch.tensor([[0.4, 0.0], [0.4, 0.4], [0.2, 0.6]])
+    )
+
+
+def test_a_cluster_without_weight_has_no_clients() -> None:
+    weights = client_given_cluster(torch.tensor([[1.0, 0.0], [1.0, 0.0]]), torch.tensor([1.0, 3.0]))
+    assert torch.equal(weights, torch.tensor([[0.25, 0.0], [0.75, 0.0]]))
+
+
+@st.composite
+def federations(draw: st.DrawFn) -> tuple[Tensor, Tensor]:
+    """Mixtures (some one-hot) and sample counts of 1 to 6 clients in 1 to 4 clusters."""
+    num_clients, num_clusters = draw(st.integers(1, 6)), draw(st.integers(1, 4))
+    row = st.lists(st.integers(0, 9), min_size=num_clusters, max_size=num_clusters).filter(any)
+    rows = torch.tensor([draw(row) for _ in range(num_clients)], dtype=torch.float64)
+    counts = [draw(st.integers(1, 500)) for _ in range(num_clients)]
+    return rows / rows.sum(dim=1, keepdim=True), torch.tensor(counts, dtype=torch.float64)
+
+
+@given(federations())
+def test_the_sum_rules_of_the_probabilities(federation: tuple[Tensor, Tensor]) -> None:
+    mixture, num_samples = federation
+    joint = joint_probability(mixture, num_samples)
+    cluster = cluster_probability(mixture, num_samples)
+    given_cluster = client_given_cluster(mixture, num_samples)
+    # sum_c p(k, c) = p(k) = N^k / N; sum_k p(k, c) = p(c); p(k | c) p(c) = p(k, c)
+    torch.testing.assert_close(joint.sum(dim=1), num_samples / num_samples.sum())
+    torch.testing.assert_close(joint.sum(dim=0), cluster)
+    torch.testing.assert_close(given_cluster * cluster, joint)
+    torch.testing.assert_close(given_cluster.sum(dim=0), (cluster > 0).double())
+    assert float(cluster.sum()) == pytest.approx(1.0)
+
+
+@given(st.permutations(range(4)), st.lists(st.integers(1, 50), min_size=7, max_size=7))
+def test_the_mismatch_of_the_truth_is_zero_whatever_the_adaptors_are_called(
+    names: list[int], counts: list[int]
+) -> None:
+    clusters = torch.tensor([0, 1, 2, 3, 0, 1, 0])
+    mixture = torch.eye(4)[torch.tensor(names)[clusters]]
+    assert mismatch(mixture, clusters, torch.tensor(counts).float()) == pytest.approx(0.0, abs=1e-6)
+
+
+@pytest.mark.parametrize("num_clusters", [1, 2, 3, 4, 10])
+def test_the_mismatch_of_uniform_routers(num_clusters: int) -> None:
+    """Of K balanced clients K / C are in a cluster, where p goes from C / K to 1 / K; elsewhere from 0."""
+    clusters = torch.arange(3 * num_clusters) % num_clusters
+    uniform = torch.full((len(clusters), num_clusters), 1 / num_clusters)
+    # K / C (C / K - 1 / K) + (K - K / C) / K = 2 (1 - 1 / C)
+    expected = 2 * (1 - 1 / num_clusters)
+    assert mismatch(uniform, clusters, torch.ones(len(clusters))) == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize("num_clusters", [2, 4])
+def test_routers_that_all_chose_one_adaptor_mismatch_like_uniform_ones(num_clusters: int) -> None:
+    """An adaptor that nobody uses fits no cluster."""
+    clusters = torch.arange(3 * num_clusters) % num_clusters
+    collapsed = torch.eye(num_clusters)[torch.zeros_like(clusters)]
+    expected = 2 * (1 - 1 / num_clusters)
+    assert mismatch(collapsed, clusters, torch.ones(len(clusters))) == pytest.approx(expected, abs=1e-6)
+
+
+def test_the_mismatch_by_hand() -> None:
+    mixture = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.5, 0.5]])
+    # p_hat(k | 0) = (1, 1, 1) / 3, p_hat(k | 1) = (0, 0, 1)
+    # cluster 0, p = (1, 1, 0) / 2: 1/6 + 1/6 + 1/3 = 2/3 to adaptor 0, 2 to adaptor 1
+    # cluster 1, p = (0, 0, 1): 4/3 to adaptor 0, 0 to adaptor 1
+    distance = mismatch(mixture, torch.tensor([0, 0, 1]), torch.tensor([1.0, 1.0, 2.0]))
+    assert distance == pytest.approx((2 / 3 + 0) / 2, abs=1e-6)
+
+
+def test_spare_adaptors_do_not_count_as_a_mismatch() -> None:
+    clusters = torch.tensor([0, 1, 0, 1])
+    assert mismatch(torch.eye(5)[clusters], clusters, torch.ones(4)) == 0.0

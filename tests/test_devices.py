@@ -1,0 +1,30 @@
+"""Where a run computes."""
+
+import pytest
+import torch
+
+from floral_lite import InputError
+from floral_lite.devices import device_name, find_device
+
+
+def test_the_cpu_is_always_there() -> None:
+    assert find_device("cpu") == torch.device("cpu")
+    assert device_name(torch.device("cpu")).startswith("cpu (")
+
+
+def test_auto_is_the_first_that_is_there() -> None:
+    assert find_device("auto").type == (
+        "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+    )
+
+
+@pytest.mark.parametrize("name", ["cuda:99", "tpu", "gpu", ""])
+def test_a_device_that_is_not_there_is_refused_with_those_that_are(name: str) -> None:
+    with pytest.raises(InputError, match=f"device is '{name}'; this machine has .*cpu.*'auto'"):
+        find_device(name)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a CUDA device")
+def test_cuda_is_refused_where_it_is_not_there() -> None:
+    with pytest.raises(InputError, match="device is 'cuda'"):
+        find_device("cuda")

@@ -1,0 +1,126 @@
+"""The files around the package and the book agree with each other."""
+
+import base64
+import hashlib
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import chapters
+import nbformat
+import pytest
+import yaml
+from packaging.requirements import Requirement
+from packaging.version import Version
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ROOT = Path(__file__).resolve().parents[1]
+PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+LOCK = [
+    Requirement(line)
+    for line in (ROOT / "requirements.lock").read_text(encoding="utf-8").splitlines()
+    if line and not line.startswith("#")
+]
+EXTRAS = PROJECT["optional-dependencies"]
+LOCKED = [Requirement(text) for text in [*PROJECT["dependencies"], *EXTRAS["book"], *EXTRAS["dev"]]]
+# What Colab's image has of our runtime dependencies; installing floral-lite there must not move it.
+COLAB = {"torch": "2.11.0", "ipywidgets": "7.7.1", "numpy": "2.1.0", "matplotlib": "3.10.0"}
+
+
+def environment(python: str, platform: str) -> dict[str, str]:
+    return {"python_version": python, "python_full_version": f"{python}.9", "sys_platform": platform}
+
+
+def name(requirement: Requirement) -> str:
+    return requirement.name.lower().replace("_", "-")
+
+
+@pytest.mark.parametrize("platform", ["linux", "darwin", "win32"])
+@pytest.mark.parametrize("python", ["3.10", "3.11", "3.12", "3.13"])
+def test_lock_satisfies_pyproject(python: str, platform: str) -> None:
+    where = environment(python, platform)
+    locked = {
+        name(row): str(row.specifier).removeprefix("==")
+        for row in LOCK
+        if row.marker is None or row.marker.evaluate(where)
+    }
+    wanted = [r for r in LOCKED if r.marker is None or r.marker.evaluate(where)]
+    drifted = [str(r) for r in wanted if name(r) not in locked or locked[name(r)] not in r.specifier]
+    assert not drifted, f"not satisfied by requirements.lock, run `make lock`: {drifted}"
+
+
+def test_lock_has_exact_versions_only() -> None:
+    assert len(LOCK) > 100
+    loose = [str(r) for r in LOCK if r.url or not str(r.specifier).startswith("==") or len(r.specifier) != 1]
+    assert not loose
+
+
+def test_runtime_dependencies_have_one_lower_bound() -> None:
+    for text in PROJECT["dependencies"]:
+        operators = [clause.operator for clause in Requirement(text).specifier]
+        assert operators == [">="] or not operators, f"Colab must be free to have another version: {text}"
+
+
+@pytest.mark.parametrize("package", COLAB)
+def test_installing_into_colab_moves_nothing(package: str) -> None:
+    (wanted,) = [r for r in map(Requirement, PROJECT["dependencies"]) if r.name == package]
+    assert COLAB[package] in wanted.specifier
+
+
+def test_conda_environment_is_the_lock() -> None:
+    rows = yaml.safe_load((ROOT / "environment.yml").read_text(encoding="utf-8"))["dependencies"]
+    (python,) = [row.removeprefix("python=") for row in rows if str(row).startswith("python=")]
+    assert f"{python}.0" in Requirement(f"python{PROJECT['requires-python']}").specifier
+    (pip,) = [row["pip"] for row in rows if isinstance(row, dict)]
+    assert {"--requirement requirements.lock", "--editable ."} <= set(pip)
+
+
+def test_mathjax_is_the_file_that_its_hash_names() -> None:
+    wanted = json.loads((ROOT / "book/package.json").read_text(encoding="utf-8"))["dependencies"]["mathjax"]
+    packages = json.loads((ROOT / "book/package-lock.json").read_text(encoding="utf-8"))["packages"]
+    assert packages["node_modules/mathjax"]["version"] == str(Version(wanted))
+    script = ROOT / "book/_vendor/tex-svg-full.js"
+    if not script.exists():
+        pytest.skip("no npm here: the pages load MathJax from the CDN")
+    found = base64.b64encode(hashlib.sha384(script.read_bytes()).digest()).decode()
+    assert f'"sha384-{found}"' in (ROOT / "book/_ext/static_page.py").read_text(encoding="utf-8")
+
+
+def test_every_page_is_in_the_table_of_contents() -> None:
+    found = {path.stem for suffix in ("ipynb", "md") for path in (ROOT / "book").glob(f"*.{suffix}")}
+    assert found == set(chapters.pages())
+    numbered = {page for page in chapters.pages() if page[0].isdigit()}
+    assert numbered == {path.stem for path in chapters.notebooks()}, "a chapter is a numbered notebook"
+
+
+@pytest.mark.parametrize("path", chapters.notebooks(), ids=lambda path: path.stem)
+class TestNotebook:
+    def test_is_clean(self, path: Path) -> None:
+        notebook = nbformat.read(path, as_version=4)
+        nbformat.validate(notebook)
+        assert notebook.metadata == chapters.METADATA, "make clean-notebooks"
+        for cell in notebook.cells:
+            if cell.cell_type == "code":
+                assert not cell.outputs, "make clean-notebooks"
+                assert cell.execution_count is None, "make clean-notebooks"
+
+    def test_first_code_cell_installs_from_the_repository(self, path: Path) -> None:
+        notebook = nbformat.read(path, as_version=4)
+        first = next(cell for cell in notebook.cells if cell.cell_type == "code")
+        assert first.source == chapters.install_source(), "make clean-notebooks"
+        assert "remove-cell" in first.metadata.tags
+
+    def test_colab_links_open_this_notebook(self, path: Path) -> None:
+        links = chapters.COLAB.findall(path.read_text(encoding="utf-8"))
+        assert set(links) <= {chapters.colab_url(path.stem)}, "make clean-notebooks"
+
+    def test_built_page_has_the_colab_button(self, path: Path) -> None:
+        page = ROOT / "_build/html" / f"{path.stem}.html"
+        if not page.exists():
+            pytest.skip("no built book: make book")
+        assert f'href="{chapters.colab_url(path.stem)}"' in page.read_text(encoding="utf-8")

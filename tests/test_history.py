@@ -1,0 +1,69 @@
+"""What a run leaves behind."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from floral_lite import History, InputError
+from floral_lite.federation import Round
+
+
+def history() -> History:
+    """Two clients, three rounds of which the first was not evaluated."""
+    rounds = [
+        Round(1, train_loss=2.0, seconds=0.5),
+        Round(2, 1.5, 0.25, 1.25, 0.5, [1.0, 1.5], [0.25, 0.75], [[0.1, 0.9], [0.6, 0.4]], 0.75),
+        Round(3, 1.0, 0.25, 0.75, 0.75, [0.5, 1.0], [1.0, 0.5], [[0.0, 1.0], [1.0, 0.0]], 0.0),
+    ]
+    return History({"task": "own", "seed": 0}, [1, 0], 96, 88, {"base": 8, "added": 14}, rounds)
+
+
+def test_what_is_saved_is_loaded_again(tmp_path: Path) -> None:
+    path = tmp_path / "a" / "b" / "history.json"
+    history().save(path)
+    assert History.load(path) == history()
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_nothing_is_overwritten(tmp_path: Path) -> None:
+    path = tmp_path / "history.json"
+    path.write_text("another run")
+    with pytest.raises(InputError, match=r"history\.json is there already"):
+        history().save(path)
+    assert path.read_text() == "another run"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_history_that_cannot_be_written_leaves_no_file(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match="not JSON serializable"):
+        replace(history(), config={"odd": object()}).save(tmp_path / "history.json")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_frame_has_one_row_a_round() -> None:
+    frame = history().frame()
+    assert list(frame.columns) == ["train_loss", "test_loss", "test_accuracy", "mismatch", "seconds"]
+    assert frame.index.name == "round"
+    assert frame.index.tolist() == [1, 2, 3]
+    assert frame["train_loss"].tolist() == [2.0, 1.5, 1.0]
+    assert frame["test_accuracy"].dropna().to_dict() == {2: 0.5, 3: 0.75}
+    assert {str(dtype) for dtype in frame.dtypes} == {"float64"}
+
+
+def test_regression_has_no_accuracy_in_its_frame() -> None:
+    rounds = [replace(entry, test_accuracy=None) for entry in history().rounds]
+    assert replace(history(), rounds=rounds).frame()["test_accuracy"].isna().all()
+
+
+def test_the_clients_table_shows_the_last_evaluated_round() -> None:
+    entries = [*history().rounds, Round(4, 0.9, 0.25)]
+    table = replace(history(), rounds=entries).clients()
+    assert table.index.name == "client"
+    assert table["cluster"].tolist() == [1, 0]
+    assert table["loss"].tolist() == [0.5, 1.0]
+    assert table["accuracy"].tolist() == [1.0, 0.5]
+
+
+def test_evaluated_rounds_are_those_with_a_test_loss() -> None:
+    assert [entry.round for entry in history().evaluated] == [2, 3]

@@ -1,0 +1,472 @@
+"""The loop against Algorithm 1 written out plainly, and what a run promises."""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.nn import functional
+
+from floral_lite import (
+    DivergenceError,
+    Federation,
+    History,
+    InputError,
+    Settings,
+    Shard,
+    Task,
+    methods,
+    tasks,
+    train,
+)
+from floral_lite.federation import federated_rounds
+from floral_lite.federation.loop import evaluate_clients, sample_clients
+from floral_lite.methods import ROUTER, Method
+from floral_lite.roles import Roles
+from floral_lite.seeds import stream
+
+ROUNDS, SEED = 3, 5
+
+
+class Plain(nn.Module):
+    """A two-layer net whose weights are u + sum_c pi_c a_c, written out without the package."""
+
+    def __init__(
+        self, base: dict[str, Tensor], adaptors: list[dict[str, Tensor]], theta: Tensor | None
+    ) -> None:
+        super().__init__()
+
+        def parameters(tensors: dict[str, Tensor]) -> nn.ParameterDict:
+            return nn.ParameterDict(
+                {name.replace(".", "_"): nn.Parameter(tensor.clone()) for name, tensor in tensors.items()}
+            )
+
+        self.base = parameters(base)
+        self.adaptors = nn.ModuleList(parameters(tensors) for tensors in adaptors)
+        self.theta = None if theta is None else nn.Parameter(theta.clone())
+
+    def layer(self, name: str, inputs: Tensor) -> Tensor:
+        pi = torch.ones(1) if self.theta is None else self.theta.exp() / self.theta.exp().sum()
+        weight, bias = self.base[f"{name}_weight"], self.base[f"{name}_bias"]
+        for weight_of_c, a in zip(pi, self.adaptors, strict=True):
+            weight = weight + weight_of_c * a[f"{name}_weight_U"] @ a[f"{name}_weight_V"].T
+            bias = bias + weight_of_c * a[f"{name}_bias_L"]
+        return inputs @ weight.T + bias
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.layer("2", torch.relu(self.layer("0", inputs)))
+
+
+def sgd_epoch(net: Plain, task: Task, client: int, number: int) -> float:
+    """One local epoch with torch's own optimizer; returns the mean loss of its steps."""
+    settings = task.settings
+    groups = [{"params": [*net.base.parameters(), *net.adaptors.parameters()], "lr": settings.learning_rate}]
+    if net.theta is not None:
+        groups.append({"params": [net.theta], "lr": settings.router_learning_rate})
+    optimizer = torch.optim.SGD(groups)
+    inputs, targets = task.train[client]
+    order = torch.randperm(len(inputs), generator=stream(SEED, "batches", number, client))
+    losses = []
+    for start in range(0, len(order), settings.batch_size):
+        rows = order[start : start + settings.batch_size]
+        optimizer.zero_grad()
+        loss = functional.cross_entropy(net(inputs[rows]), targets[rows])
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return sum(losses) / len(losses)
+
+
+def sampled_in(task: Task, number: int) -> list[int]:
+    count = round(task.settings.participation * task.num_clients)
+    return torch.randperm(task.num_clients, generator=stream(SEED, "clients", number))[:count].tolist()
+
+
+def average(tensors: list[Tensor], weights: list[float]) -> Tensor:
+    return sum(w * t.detach() for w, t in zip(weights, tensors, strict=True)) / sum(weights)
+
+
+def slices(clustered: dict[str, Tensor], num_clusters: int) -> list[dict[str, Tensor]]:
+    """The adaptors one by one: C dictionaries."""
+    return [{name: tensor[c] for name, tensor in clustered.items()} for c in range(num_clusters)]
+
+
+def same(actual: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
+    torch.testing.assert_close(actual, expected, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("num_clusters", [1, 2, 4])
+@pytest.mark.parametrize("stateful", [True, False])
+def test_training_is_algorithm_1(ragged_task: Task, num_clusters: int, stateful: bool) -> None:
+    """Learned routing, three of five ragged clients a round, short last batches, float64."""
+    task = ragged_task
+    method = methods.FLoRAL(task.model, num_clusters=num_clusters, rank=2)
+    first = method.initialise(task.clusters, SEED).map(Tensor.detach)
+    base, adaptors, theta = first.shared, slices(first.clustered, num_clusters), first.private[ROUTER].clone()
+    expected_losses = []
+    for number in range(1, ROUNDS + 1):
+        nets, losses = {}, {}
+        for k in sampled_in(task, number):
+            nets[k] = Plain(base, adaptors, theta[k] if stateful else torch.zeros(num_clusters).double())
+            losses[k] = sgd_epoch(nets[k], task, k, number)
+        n = {k: float(len(task.train[k])) for k in nets}
+        pi = {k: torch.softmax(net.theta.detach(), 0) for k, net in nets.items()}
+        # u <- sum_k N^k u^k / sum_k N^k; a_c <- sum_k pi_c^k N^k a_c^k / sum_k pi_c^k N^k
+        base = {
+            name: average([net.base[name.replace(".", "_")] for net in nets.values()], list(n.values()))
+            for name in base
+        }
+        adaptors = [
+            {
+                name: average(
+                    [net.adaptors[c][name.replace(".", "_")] for net in nets.values()],
+                    [float(pi[k][c]) * n[k] for k in nets],
+                )
+                for name in adaptors[c]
+            }
+            for c in range(num_clusters)
+        ]
+        for k, net in nets.items():
+            theta[k] = net.theta.detach()
+        expected_losses.append(sum(n[k] * losses[k] for k in nets) / sum(n.values()))
+
+    history, state = train(task, method, seed=SEED, rounds=ROUNDS, stateful=stateful)
+    same(state.shared, base)
+    for c in range(num_clusters):
+        same(slices(state.clustered, num_clusters)[c], adaptors[c])
+    same(state.private, {ROUTER: theta})
+    # a History's losses are averaged in float32
+    assert [entry.train_loss for entry in history.rounds] == pytest.approx(expected_losses, rel=1e-6)
+    # the comparison means something: every role moved
+    moved = [not torch.equal(a, b) for a, b in zip(state.tensors(), first.tensors(), strict=True)]
+    assert all(moved[:-1])
+    assert moved[-1] == (num_clusters > 1)
+
+
+def test_one_hot_routing_is_a_federation_of_adaptors_per_cluster_over_a_shared_base(
+    ragged_task: Task,
+) -> None:
+    """C plain federations, each averaging its own adaptor; only the base is averaged over all."""
+    task, num_clusters = replace(ragged_task, settings=replace(ragged_task.settings, participation=1.0)), 3
+    method = methods.FLoRAL(task.model, num_clusters=num_clusters, rank=2, routing="optimal")
+    first = method.initialise(task.clusters, SEED).map(Tensor.detach)
+    base, adaptor_of = first.shared, slices(first.clustered, num_clusters)
+    members = {c: [k for k in range(5) if task.clusters[k] == c] for c in range(num_clusters)}
+    assert members == {0: [0, 2], 1: [1, 4], 2: [3]}
+    for number in range(1, ROUNDS + 1):
+        nets = {}
+        for c, clients in members.items():
+            for k in clients:
+                nets[k] = Plain(base, [adaptor_of[c]], theta=None)
+                sgd_epoch(nets[k], task, k, number)
+            adaptor_of[c] = {
+                name: average(
+                    [nets[k].adaptors[0][name.replace(".", "_")] for k in clients],
+                    [float(len(task.train[k])) for k in clients],
+                )
+                for name in adaptor_of[c]
+            }
+        base = {
+            name: average(
+                [nets[k].base[name.replace(".", "_")] for k in range(5)],
+                [float(len(task.train[k])) for k in range(5)],
+            )
+            for name in base
+        }
+
+    state = train(task, method, seed=SEED, rounds=ROUNDS).state
+    same(state.shared, base)
+    for c in range(num_clusters):
+        same(slices(state.clustered, num_clusters)[c], adaptor_of[c])
+    assert torch.equal(state.private[ROUTER], first.private[ROUTER])
+
+
+class Frozen(methods.FLoRAL):
+    """FLoRAL whose adaptors are zero and get no gradient: rank 0."""
+
+    def initialise(self, clusters: Tensor, seed: int) -> Roles:
+        state = super().initialise(clusters, seed)
+        return state._replace(clustered={name: 0 * tensor for name, tensor in state.clustered.items()})
+
+    def personalise(self, client: Roles) -> dict[str, Tensor]:
+        frozen = {name: tensor.detach() for name, tensor in client.clustered.items()}
+        return super().personalise(client._replace(clustered=frozen))
+
+
+def test_one_cluster_with_adaptors_frozen_at_zero_is_fedavg(ragged_task: Task) -> None:
+    fedavg = train(ragged_task, methods.FedAvg(ragged_task.model), seed=SEED, rounds=5)
+    frozen = train(ragged_task, Frozen(ragged_task.model, num_clusters=1, rank=1), seed=SEED, rounds=5)
+    for name, tensor in fedavg.state.shared.items():
+        assert torch.equal(frozen.state.shared[name], tensor)
+    assert all(not tensor.any() for tensor in frozen.state.clustered.values())
+    for column in ("train_loss", "test_loss", "test_accuracy"):
+        assert fedavg.history.frame()[column].equals(frozen.history.frame()[column])
+
+
+def test_a_cluster_whose_clients_are_not_sampled_keeps_its_adaptor(ragged_task: Task) -> None:
+    method = methods.FLoRAL(ragged_task.model, num_clusters=3, rank=1, routing="optimal")
+    first = method.initialise(ragged_task.clusters, SEED)
+    state = train(ragged_task, method, seed=SEED, rounds=1, participation=0.2, batch_size=1).state
+    (client,) = sample_clients(5, 0.2, stream(SEED, "clients", 1))
+    for name, tensor in state.clustered.items():
+        kept = [
+            torch.equal(after, before) for after, before in zip(tensor, first.clustered[name], strict=True)
+        ]
+        assert kept == [c != int(ragged_task.clusters[client]) for c in range(3)]
+
+
+@given(st.integers(1, 60), st.floats(0.01, 1.0), st.integers(0, 1000))
+def test_clients_are_sampled_without_replacement(num_clients: int, participation: float, seed: int) -> None:
+    sampled = sample_clients(num_clients, participation, stream(seed))
+    assert len(set(sampled)) == len(sampled) == max(1, round(participation * num_clients))
+    assert set(sampled) <= set(range(num_clients))
+
+
+def test_ten_percent_of_three_hundred_clients_are_thirty_and_others_each_round() -> None:
+    first, second = (sample_clients(300, 0.1, stream(0, "clients", number)) for number in (1, 2))
+    assert len(first) == len(second) == 30
+    assert first != second
+
+
+def run(task: Task, name: str = "floral", **arguments: Any) -> Federation:
+    options = {"num_clusters": 2, "rank": 1} if name == "floral" else {}
+    return train(task, methods.make(name, task.model, **options), **arguments)
+
+
+def numbers(federation: Federation) -> tuple[list[Any], list[Tensor]]:
+    """Everything that a run computed, without its times."""
+    return [replace(entry, seconds=0.0) for entry in federation.history.rounds], federation.state.tensors()
+
+
+@pytest.mark.parametrize("name", ["fedavg", "floral"])
+def test_the_same_seed_gives_the_same_numbers_bit_for_bit(ragged_task: Task, name: str) -> None:
+    first, again, other = (numbers(run(ragged_task, name, seed=seed)) for seed in (4, 4, 5))
+    assert first[0] == again[0]
+    assert all(torch.equal(a, b) for a, b in zip(first[1], again[1], strict=True))
+    assert first[0] != other[0]
+    assert not any(torch.equal(a, b) for a, b in zip(first[1], other[1], strict=True))
+
+
+def test_evaluating_less_often_changes_no_training_number(ragged_task: Task) -> None:
+    often, seldom = (run(ragged_task, rounds=4, evaluate_every=every) for every in (1, 4))
+    assert all(torch.equal(*pair) for pair in zip(often.state.tensors(), seldom.state.tensors(), strict=True))
+    assert often.history.frame()["train_loss"].equals(seldom.history.frame()["train_loss"])
+
+
+def test_a_run_leaves_the_global_generators_and_the_task_alone(ragged_task: Task) -> None:
+    before = torch.get_rng_state(), np.random.get_state()[1].tolist()  # noqa: NPY002
+    parameters = [parameter.detach().clone() for parameter in ragged_task.model.parameters()]
+    task = tasks.load("synthetic-linear", seed=3)
+    for problem in (task, ragged_task):
+        run(problem, rounds=2)
+    assert torch.equal(torch.get_rng_state(), before[0])
+    assert np.random.get_state()[1].tolist() == before[1]  # noqa: NPY002
+    for parameter, old in zip(ragged_task.model.parameters(), parameters, strict=True):
+        assert torch.equal(parameter, old)
+        assert parameter.grad is None
+
+
+def first_loss_task(*clients: tuple[int, float]) -> Task:
+    """Regression from w = 0, where a client with n samples of target y has a first loss of y^2."""
+    model = nn.Linear(1, 1, bias=False)
+    nn.init.zeros_(model.weight)
+    shards = [Shard(torch.ones(n, 1), torch.full((n, 1), y)) for n, y in clients]
+    clusters = torch.zeros(len(clients), dtype=torch.long)
+    settings = Settings(rounds=1, batch_size=99)
+    return Task("first-loss", model, functional.mse_loss, shards, shards, clusters, settings, {})
+
+
+def test_the_train_loss_is_weighted_by_the_training_samples() -> None:
+    # (1 * 1^2 + 3 * 2^2) / 4
+    assert run(first_loss_task((1, 1.0), (3, 2.0)), "fedavg").history.rounds[0].train_loss == pytest.approx(
+        3.25
+    )
+
+
+def test_the_test_numbers_are_weighted_by_the_test_samples(ragged_task: Task) -> None:
+    """Client 0 has 1 test sample and is right; client 1 has 3 and is right once: 2 of 4."""
+    model = nn.Linear(2, 2, bias=False)
+    with torch.no_grad():
+        model.weight.copy_(torch.eye(2))
+    right, mixed = (
+        Shard(torch.eye(2)[:1], torch.tensor([0])),
+        Shard(torch.eye(2)[[0, 0, 0]], torch.tensor([0, 1, 1])),
+    )
+    # many training samples of client 0, so that weighting by them would show
+    training = [Shard(torch.eye(2)[[0] * 9], torch.zeros(9, dtype=torch.long)), mixed]
+    task = replace(
+        ragged_task, model=model, train=training, test=[right, mixed], clusters=torch.tensor([0, 0])
+    )
+    method = methods.FedAvg(model)
+    scores = evaluate_clients(task, method, method.initialise(task.clusters, 0))
+    assert scores["client_accuracy"] == [1.0, pytest.approx(1 / 3)]
+    assert scores["test_accuracy"] == pytest.approx(0.5)
+    right_loss, wrong_loss = math.log(1 + math.e) - 1, math.log(1 + math.e)
+    assert scores["test_loss"] == pytest.approx((2 * right_loss + 2 * wrong_loss) / 4)
+
+
+def test_clients_are_evaluated_with_their_own_mixtures(ragged_task: Task) -> None:
+    history, state = run(ragged_task, seed=SEED)
+    last = history.rounds[-1]
+    assert last.mixture == pytest.approx(torch.softmax(state.private[ROUTER], dim=1).numpy())
+    assert len({tuple(row) for row in last.mixture}) > 1
+
+
+def test_bytes_and_parameters_are_counted() -> None:
+    task = first_loss_task((2, 1.0))
+    task = replace(
+        task, model=nn.Linear(3, 2), train=[Shard(torch.ones(2, 3), torch.ones(2, 2))],
+        test=[Shard(torch.ones(2, 3), torch.ones(2, 2))],
+    )  # fmt: skip
+    # base 3 * 2 + 2 = 8 floats; beside it N^k goes up
+    fedavg = run(task, "fedavg").history
+    assert (fedavg.bytes_down, fedavg.bytes_up) == (4 * 8, 4 * 8 + 4)
+    assert fedavg.parameters == {"base": 8, "added": 0}
+    # one adaptor (3 + 2) * 1 + 2 = 7 floats, two of them; beside them pi_c^k N^k of both goes up
+    floral = run(task).history
+    assert (floral.bytes_down, floral.bytes_up) == (4 * (8 + 14), 4 * (8 + 14) + 2 * 4)
+    assert floral.parameters == {"base": 8, "added": 14}
+
+
+def test_every_nth_round_and_the_last_are_evaluated(ragged_task: Task) -> None:
+    history = run(ragged_task, rounds=5, evaluate_every=2).history
+    assert [entry.round for entry in history.rounds] == [1, 2, 3, 4, 5]
+    assert [entry.round for entry in history.evaluated] == [2, 4, 5]
+    skipped = history.rounds[0]
+    assert (skipped.test_loss, skipped.client_loss, skipped.mixture, skipped.mismatch) == (None,) * 4
+
+
+class Trained(methods.FLoRAL):
+    """FLoRAL that starts from adaptors that are all away from zero."""
+
+    def initialise(self, clusters: Tensor, seed: int) -> Roles:
+        state, generator = super().initialise(clusters, seed), stream(seed)
+        clustered = {
+            name: torch.randn(tensor.shape, generator=generator, dtype=tensor.dtype)
+            for name, tensor in state.clustered.items()
+        }
+        return state._replace(clustered=clustered)
+
+
+def test_stateless_clients_start_every_round_from_the_first_router(ragged_task: Task) -> None:
+    """Where base and adaptors hardly move, a router that is kept drifts on, one that starts anew does not."""
+    method = Trained(ragged_task.model, num_clusters=2, rank=1)
+
+    def mixtures(stateful: bool) -> Tensor:
+        slow = {"participation": 1.0, "learning_rate": 1e-9, "batch_size": 99, "rounds": 4}
+        return torch.tensor(
+            [entry.mixture for entry in train(ragged_task, method, stateful=stateful, **slow).history.rounds]
+        )
+
+    stateful, stateless = mixtures(True), mixtures(False)
+    torch.testing.assert_close(stateless, stateless[:1].expand_as(stateless), rtol=0, atol=1e-6)
+    assert (stateless[0] - 0.5).abs().max() > 0.01
+    assert (stateful[3] - stateful[0]).abs().max() > 0.01
+    torch.testing.assert_close(stateful[0], stateless[0])
+
+
+def test_a_run_can_be_stopped_and_keeps_what_was_done(ragged_task: Task, tmp_path: Any) -> None:
+    seen: list[Federation] = []
+
+    def stop_at_two(federation: Federation) -> None:
+        seen.append(federation)
+        if len(federation.history.rounds) == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(ragged_task, rounds=5, on_round=stop_at_two)
+    history, state = seen[-1]
+    whole = run(ragged_task, rounds=2)
+    assert all(torch.equal(*pair) for pair in zip(state.tensors(), whole.state.tensors(), strict=True))
+    history.save(tmp_path / "history.json")
+    assert len(History.load(tmp_path / "history.json").rounds) == 2
+
+
+def test_rounds_are_handed_out_one_by_one(ragged_task: Task) -> None:
+    method = methods.FedAvg(ragged_task.model)
+    rounds = federated_rounds(ragged_task, method, ragged_task.settings)
+    assert len(next(rounds).history.rounds) == 1
+    assert len(next(rounds).history.rounds) == 2
+
+
+def test_the_history_says_what_made_it(ragged_task: Task) -> None:
+    history = run(ragged_task, seed=7, rounds=2).history
+    expected = {"task": "ragged", "method": "floral", "num_clusters": 2, "rank": 1, "seed": 7, "rounds": 2}
+    assert expected.items() <= history.config.items()
+    assert history.config["batch_size"] == 4
+    assert history.config["device"].startswith("cpu")
+    assert history.clusters == ragged_task.clusters.tolist()
+
+
+def test_methods_that_mix_nothing_have_one_cluster(ragged_task: Task) -> None:
+    last = run(ragged_task, "fedavg").history.rounds[-1]
+    assert last.mixture == [[1.0]] * 5
+
+
+@pytest.mark.parametrize("name", ["fedavg", "floral"])
+def test_a_loss_that_is_not_finite_stops_the_run(ragged_task: Task, name: str) -> None:
+    # every client moves its weights beyond float64 within a few steps
+    message = r"training loss of client \d is (nan|inf) in round \d, with learning_rate=1e\+200"
+    with pytest.raises(DivergenceError, match=message):
+        run(ragged_task, name, learning_rate=1e200)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"round": 3}, "no setting is called 'round'.*did you mean 'rounds'"),
+        ({"rounds": 0}, "rounds is 0.*at least 1"),
+        ({"learning_rate": 0.0}, r"learning_rate is 0\.0.*positive"),
+        ({"device": "cuda:99"}, "device is 'cuda:99'.*cpu"),
+        ({"seed": -1}, "seed is -1"),
+    ],
+)
+@pytest.mark.parametrize("name", ["fedavg", "floral"])
+def test_arguments_out_of_range_are_refused(
+    ragged_task: Task, name: str, changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        run(ragged_task, name, **changes)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="this machine has no CUDA device")
+@pytest.mark.parametrize("name", ["fedavg", "floral"])
+def test_a_run_on_cuda_agrees_with_the_cpu(ragged_task: Task, name: str) -> None:
+    here, there = (run(ragged_task, name, device=device).state.tensors() for device in ("cpu", "cuda"))
+    for a, b in zip(here, there, strict=True):
+        torch.testing.assert_close(a, b.cpu(), rtol=1e-9, atol=1e-9)
+
+
+def label_shift_accuracy(make: Callable[[nn.Module], Method]) -> float:
+    task = tasks.load("digits-label-shift")
+    history = train(task, make(task.model), rounds=35, evaluate_every=35).history
+    accuracy = history.rounds[-1].test_accuracy
+    assert accuracy is not None
+    return accuracy
+
+
+def test_adaptors_beat_one_model_where_labels_contradict_and_knowing_the_clusters_helps() -> None:
+    """Four names for every digit: one model cannot be right more than about one time in four."""
+    fedavg = label_shift_accuracy(methods.FedAvg)
+    learned = label_shift_accuracy(lambda model: methods.FLoRAL(model, 4, budget=0.1))
+    optimal = label_shift_accuracy(lambda model: methods.FLoRAL(model, 4, budget=0.1, routing="optimal"))
+    assert fedavg < 0.35
+    assert learned > fedavg + 0.2
+    assert optimal >= learned
+
+
+def test_the_loss_of_synthetic_linear_falls() -> None:
+    task = tasks.load("synthetic-linear")
+    losses = {}
+    for name, options in (("fedavg", {}), ("floral", {"num_clusters": 2, "rank": 1})):
+        frame = train(task, methods.make(name, task.model, **options), rounds=60).history.frame()
+        losses[name] = frame["train_loss"].tolist()
+        assert losses[name][-1] < 0.5 * losses[name][0]
+    # one map cannot be both clusters' map
+    assert losses["floral"][-1] < 0.25 * losses["fedavg"][-1]

@@ -1,0 +1,39 @@
+"""The container of the three roles."""
+
+import torch
+
+from floral_lite.roles import Roles, num_bytes
+
+
+def state() -> Roles:
+    return Roles(
+        {"u": torch.tensor([1.0, 2.0])},
+        {"a.U": torch.tensor([[3.0], [4.0]])},
+        {"router_logits": torch.tensor([[5.0, 6.0], [7.0, 8.0], [9.0, 10.0]])},
+    )
+
+
+def test_a_client_sees_everything_but_of_the_private_tensors_only_its_own() -> None:
+    client = state().of_client(1)
+    assert torch.equal(client.private["router_logits"], torch.tensor([7.0, 8.0]))
+    assert torch.equal(client.shared["u"], state().shared["u"])
+    assert torch.equal(client.clustered["a.U"], state().clustered["a.U"])
+
+
+def test_map_reaches_every_tensor_and_keeps_the_names() -> None:
+    doubled = state().map(lambda tensor: 2 * tensor)
+    assert [list(role) for role in doubled] == [["u"], ["a.U"], ["router_logits"]]
+    assert [float(tensor.sum()) for tensor in doubled.tensors()] == [6.0, 14.0, 90.0]
+
+
+def test_with_tensors_undoes_tensors() -> None:
+    again = state().with_tensors([tensor + 1 for tensor in state().tensors()])
+    assert torch.equal(again.shared["u"], torch.tensor([2.0, 3.0]))
+    assert torch.equal(again.clustered["a.U"], torch.tensor([[4.0], [5.0]]))
+    assert torch.equal(again.private["router_logits"], state().private["router_logits"] + 1)
+
+
+def test_bytes_count_the_precision() -> None:
+    # 3 * 4 + 2 * 8
+    assert num_bytes({"a": torch.zeros(3), "b": torch.zeros(2, dtype=torch.float64)}) == 28
+    assert num_bytes({}) == 0

@@ -1,0 +1,42 @@
+"""One seed, many streams."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from floral_lite import InputError
+from floral_lite.seeds import stream
+
+# Every stream that a run of 50 rounds and 20 clients, and the making of its task, ask for.
+KEYS: list[tuple[str | int, ...]] = [
+    ("adaptors",), ("train",), ("test",), ("maps",),
+    *(("samples", client) for client in range(20)),
+    *(("clients", number) for number in range(1, 51)),
+    *(("batches", number, client) for number in range(1, 51) for client in range(20)),
+]  # fmt: skip
+
+
+def first_number(seed: int, *key: str | int) -> int:
+    return int(torch.randint(2**62, (), generator=stream(seed, *key)))
+
+
+def test_every_use_of_a_seed_has_a_stream_of_its_own() -> None:
+    numbers = {first_number(seed, *key) for seed in (0, 1, 2) for key in KEYS}
+    assert len(numbers) == 3 * len(KEYS)
+
+
+@given(st.integers(0, 2**40), st.sampled_from(KEYS))
+def test_the_same_key_gives_the_same_stream(seed: int, key: tuple[str | int, ...]) -> None:
+    assert first_number(seed, *key) == first_number(seed, *key)
+
+
+def test_streams_do_not_touch_the_global_generator() -> None:
+    before = torch.get_rng_state()
+    torch.rand(5, generator=stream(0, "clients", 1))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_negative_seed_is_refused() -> None:
+    with pytest.raises(InputError, match=r"seed is -1.*0 or more"):
+        stream(-1, "clients")
