@@ -18,11 +18,11 @@ def stream(seed: int, *key: str | int) -> torch.Generator:
 
     Example:
         >>> int(torch.randint(100, (), generator=stream(0, "clients", 5)))
-        44
+        85
         >>> int(torch.randint(100, (), generator=stream(0, "clients", 5)))
-        44
+        85
     """
     require(seed >= 0, f"seed is {seed}; it must be 0 or more")
     words = [int.from_bytes(k.encode(), "big") if isinstance(k, str) else k for k in key]
-    state = np.random.SeedSequence([seed, *words]).generate_state(1, np.uint64)[0]
+    state = np.random.SeedSequence([seed, len(key), *words]).generate_state(1, np.uint64)[0]
     return torch.Generator().manual_seed(int(state >> np.uint64(1)))

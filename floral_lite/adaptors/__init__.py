@@ -3,7 +3,7 @@
 from .bias import BiasAdaptor
 from .budget import linear_rank
 from .linear import Initialisation, LinearAdaptor
-from .registry import KINDS, Adaptor, initialise, num_parameters, personalise, plan
+from .registry import KINDS, Adaptor, check_num_clusters, initialise, num_parameters, personalise, plan
 
 __all__ = [
     "KINDS",
@@ -11,6 +11,7 @@ __all__ = [
     "BiasAdaptor",
     "Initialisation",
     "LinearAdaptor",
+    "check_num_clusters",
     "initialise",
     "linear_rank",
     "num_parameters",

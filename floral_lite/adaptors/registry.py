@@ -99,6 +99,11 @@ def num_parameters(adaptors: Mapping[str, Adaptor]) -> int:
     return sum(prod(shape) for adaptor in adaptors.values() for shape in adaptor.shapes.values())
 
 
+def check_num_clusters(num_clusters: int) -> None:
+    """Raise InputError unless there is at least one adaptor."""
+    require(num_clusters >= 1, f"num_clusters is {num_clusters}; there must be at least 1 adaptor: try 4")
+
+
 def initialise(
     adaptors: Mapping[str, Adaptor], num_clusters: int, generator: torch.Generator
 ) -> dict[str, Tensor]:
@@ -107,7 +112,7 @@ def initialise(
     Raises:
         InputError: num_clusters is smaller than 1.
     """
-    require(num_clusters >= 1, f"num_clusters is {num_clusters}; there must be at least 1 adaptor: try 4")
+    check_num_clusters(num_clusters)
     return {
         f"{name}.{factor}": tensor
         for name, adaptor in adaptors.items()

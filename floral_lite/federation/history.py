@@ -22,7 +22,7 @@ class Round:
         test_accuracy: the same mean of the accuracy, in [0, 1]; None for regression.
         client_loss: test loss of each client.
         client_accuracy: test accuracy of each client.
-        mixture: pi of each client, K lists of C numbers; None where the method mixes nothing.
+        mixture: pi of each client, K lists of C numbers (C = 1 where the method mixes nothing).
         mismatch: distance of the mixtures from the true clusters, 0 to 2.
         seconds: of the round's training, without evaluation.
     """
@@ -71,19 +71,25 @@ class History:
         return frame
 
     def clients(self) -> pd.DataFrame:
-        """One row a client at the last evaluated round: cluster, loss, accuracy."""
+        """One row a client at the last evaluated round: cluster, loss, accuracy.
+
+        Raises:
+            InputError: no round was evaluated yet.
+        """
+        require(bool(self.evaluated), "no round was evaluated yet; train on, or make evaluate_every smaller")
         last = self.evaluated[-1]
         columns = {"cluster": self.clusters, "loss": last.client_loss, "accuracy": last.client_accuracy}
         frame: pd.DataFrame = pd.DataFrame(columns)
         frame.index.name = "client"
         return frame
 
-    def save(self, path: Path) -> None:
+    def save(self, path: Path | str) -> None:
         """Write the history as JSON, completely or not at all.
 
         Raises:
             InputError: the file is there already.
         """
+        path = Path(path)
         require(not path.exists(), f"{path} is there already; choose another path, or move it away")
         path.parent.mkdir(parents=True, exist_ok=True)
         unfinished = path.with_suffix(".unfinished")
@@ -91,7 +97,7 @@ class History:
         os.replace(unfinished, path)
 
     @classmethod
-    def load(cls, path: Path) -> "History":
+    def load(cls, path: Path | str) -> "History":
         """Read what `save` wrote."""
         content = json.loads(Path(path).read_text())
         content["rounds"] = [Round(**entry) for entry in content["rounds"]]

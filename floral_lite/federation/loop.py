@@ -56,6 +56,7 @@ def federated_round(
 
     Source: section 'Algorithm', 'Simple FLoRAL Averaging'.
     """
+    task.model.train()
     sampled = sample_clients(task.num_clients, settings.participation, stream(seed, "clients", number))
     start = state if settings.stateful else state._replace(private=first.private)
     trained, losses = [], []
@@ -68,11 +69,7 @@ def federated_round(
             settings,
             stream(seed, "batches", number, client),
         )
-        if not math.isfinite(loss):
-            raise DivergenceError(
-                f"the training loss of client {client} is {loss} in round {number}, with "
-                f"learning_rate={settings.learning_rate}: try a tenth of it"
-            )
+        check_finite(f"the training loss of client {client} is {loss} in round {number}", loss, settings)
         trained.append(parameters)
         losses.append(loss)
 
@@ -82,8 +79,18 @@ def federated_round(
     return state, float((num_samples * torch.tensor(losses)).sum() / num_samples.sum())
 
 
+def check_finite(told: str, loss: float, settings: Settings) -> None:
+    """Raise DivergenceError, with what is told and the learning rates, unless the loss is a finite number."""
+    if not math.isfinite(loss):
+        raise DivergenceError(
+            f"{told}, with learning_rate={settings.learning_rate} and "
+            f"router_learning_rate={settings.router_learning_rate}: try a tenth of them"
+        )
+
+
 def evaluate_clients(task: Task, method: Method, state: Roles) -> dict[str, Any]:
     """Every client's personal model on its own test shard: the evaluated fields of a Round."""
+    task.model.eval()
     clients = [state.of_client(client) for client in range(task.num_clients)]
     scores = [evaluate(task, method, *pair) for pair in zip(clients, task.test, strict=True)]
     mixture = torch.stack([method.mixture(client.private) for client in clients]).cpu()
@@ -133,7 +140,11 @@ def federated_rounds(
         state, train_loss = federated_round(task, method, state, first, settings, seed, number)
         entry = Round(number, train_loss, seconds=time.perf_counter() - begin)
         if number % settings.evaluate_every == 0 or number == settings.rounds:
-            entry = replace(entry, **evaluate_clients(task, method, state))
+            tested = evaluate_clients(task, method, state)
+            check_finite(
+                f"the test loss is {tested['test_loss']} in round {number}", tested["test_loss"], settings
+            )
+            entry = replace(entry, **tested)
         history.rounds.append(entry)
         yield Federation(history, state)
 

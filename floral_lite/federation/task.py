@@ -33,7 +33,7 @@ class Settings:
         participation: share of the clients sampled in a round, in (0, 1].
         batch_size: samples a local step, >= 1; the last, shorter batch of an epoch is used.
         learning_rate: eta of the base and the adaptors, > 0.
-        router_learning_rate: eta of the routers, > 0.
+        router_learning_rate: eta of the routers, >= 0.
         stateful: clients keep their private parameters between rounds; if False they
             start every round from the first ones (the router from uniform).
         evaluate_every: rounds between two evaluations of all test shards, >= 1.
@@ -57,9 +57,13 @@ class Settings:
         for name, smallest in (("rounds", 1), ("batch_size", 1), ("evaluate_every", 1)):
             value = getattr(self, name)
             require(value >= smallest, f"{name} is {value}; it must be at least {smallest}")
-        for name in ("learning_rate", "router_learning_rate"):
-            value = getattr(self, name)
-            require(value > 0, f"{name} is {value}; it must be positive: try 0.1")
+        require(
+            self.learning_rate > 0, f"learning_rate is {self.learning_rate}; it must be positive: try 0.1"
+        )
+        require(
+            self.router_learning_rate >= 0,
+            f"router_learning_rate is {self.router_learning_rate}; it must be at least 0: try 0.1",
+        )
         require(
             0 < self.participation <= 1,
             f"participation is {self.participation}; it is the share of clients sampled a round, in (0, 1]",

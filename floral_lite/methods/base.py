@@ -4,12 +4,17 @@ from abc import ABC, abstractmethod
 from typing import ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..roles import Roles
 
 # The private parameter that holds theta; it is trained with the router's own learning rate.
 ROUTER = "router_logits"
+
+
+def trainable(model: nn.Module) -> dict[str, Tensor]:
+    """The parameters that a federation trains; frozen ones stay where they are, in the model."""
+    return {name: tensor for name, tensor in model.named_parameters() if tensor.requires_grad}
 
 
 class Method(ABC):

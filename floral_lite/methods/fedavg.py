@@ -3,7 +3,7 @@
 from torch import Tensor, nn
 
 from ..roles import Roles
-from .base import Method
+from .base import Method, trainable
 
 
 class FedAvg(Method):
@@ -22,8 +22,8 @@ class FedAvg(Method):
         self.model = model
 
     def initialise(self, clusters: Tensor, seed: int) -> Roles:
-        """All of the model's parameters are shared."""
-        return Roles(shared=dict(self.model.named_parameters()), clustered={}, private={})
+        """All of the model's trainable parameters are shared."""
+        return Roles(shared=trainable(self.model), clustered={}, private={})
 
     def personalise(self, client: Roles) -> dict[str, Tensor]:
         """Every client uses the shared model: w^k = u."""

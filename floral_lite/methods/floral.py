@@ -9,7 +9,7 @@ from ..adaptors import Initialisation
 from ..errors import require
 from ..roles import Roles
 from ..seeds import stream
-from .base import ROUTER, Method
+from .base import ROUTER, Method, trainable
 
 Routing = Literal["learned", "optimal"]
 
@@ -47,6 +47,7 @@ class FLoRAL(Method):
         require(routing in ("learned", "optimal"), f"routing is {routing!r}; it is 'learned' or 'optimal'")
         if rank is None and budget is None:
             budget = 0.01
+        adaptors.check_num_clusters(num_clusters)
         self.model = model
         self.num_clusters = num_clusters
         self.routing = routing
@@ -60,7 +61,7 @@ class FLoRAL(Method):
             logits = router.one_hot_logits(clusters, self.num_clusters)
         else:
             logits = router.uniform_logits(len(clusters), self.num_clusters)
-        roles = Roles(dict(self.model.named_parameters()), clustered, {ROUTER: logits})
+        roles = Roles(trainable(self.model), clustered, {ROUTER: logits})
         return roles.map(lambda tensor: tensor.to(next(self.model.parameters()).dtype))
 
     def personalise(self, client: Roles) -> dict[str, Tensor]:

@@ -1,0 +1,172 @@
+"""The command line as a user meets it: exit codes, messages, files."""
+
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from floral_lite import History, InputError, cli
+
+COMMAND = [sys.executable, "-c", "from floral_lite.cli import main; main()"]
+
+
+def run(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """The command in a process of its own, as from a shell."""
+    return subprocess.run([*COMMAND, *arguments], cwd=folder, capture_output=True, text=True, check=False)
+
+
+def call(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    """The command in this process; its exit code."""
+    monkeypatch.setattr(sys, "argv", ["floral-lite", *arguments])
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    return int(end.value.code or 0)
+
+
+def test_a_run_keeps_its_history_and_a_figure_and_prints_a_summary(tmp_path: Path) -> None:
+    done = run(
+        *["run", "digits-rotate", "--method", "floral", "--budget", "0.1", "--num-clusters", "4"],
+        *[
+            "--rounds",
+            "2",
+            "--seed",
+            "3",
+            "--data-fraction",
+            "0.5",
+            "--device",
+            "auto",
+            "--out",
+            "runs/first",
+        ],
+        folder=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    history = History.load(tmp_path / "runs/first/history.json")
+    assert len(history.rounds) == 2
+    assert {key: history.config[key] for key in ("task", "budget", "seed", "data_fraction")} == {
+        "task": "digits-rotate",
+        "budget": 0.1,
+        "seed": 3,
+        "data_fraction": 0.5,
+    }
+    assert (tmp_path / "runs/first/curves.png").read_bytes().startswith(b"\x89PNG")
+    for row in (
+        "accuracy (%)",
+        "of cluster 3",
+        "mismatch",
+        "parameters added",
+        "bytes a client sends",
+        "seconds",
+    ):
+        assert row in done.stdout
+    assert "loss=" in done.stderr
+    assert "accuracy=" in done.stderr
+
+
+def test_without_out_a_new_folder_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert call(monkeypatch, "run", "synthetic-linear", "--method", "fedavg", "--rounds", "1") == 0
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert "synthetic-linear-fedavg-0" in folder.name
+
+
+def test_lists(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(monkeypatch, "tasks") == 0
+    assert "mnist-label-shift" in capsys.readouterr().out
+    assert call(monkeypatch, "methods") == 0
+    assert "floral" in capsys.readouterr().out
+
+
+WRONG = {
+    "run digits-rotat": "did you mean 'digits-rotate'",
+    "run digits-rotate --method flora": "did you mean 'floral'",
+    "run digits-rotate --num-clusters 0": "num_clusters is 0",
+    "run digits-rotate --budget 0": "budget is 0.0",
+    "run digits-rotate --budget 1.5": "budget is 1.5",
+    "run digits-rotate --rank 0": "rank is 0",
+    "run digits-rotate --rank 2 --budget 0.1": "exactly one",
+    "run digits-rotate --data-fraction 0": "data_fraction is 0.0",
+    "run digits-rotate --rounds 0": "rounds is 0",
+    "run digits-rotate --seed -1": "seed is -1",
+    "run digits-rotate --device cuda:99": "device is 'cuda:99'",
+    "run digits-rotate --method fedavg --budget 0.1": "fedavg has no option budget",
+    "run digits-rotate --routing best": "routing is 'best'",
+}
+
+
+@pytest.mark.parametrize("arguments", WRONG)
+def test_bad_input_is_told_in_a_line_and_leaves_nothing(
+    arguments: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert call(monkeypatch, *arguments.split()) == 2
+    said = capsys.readouterr().err.strip().splitlines()
+    assert said[-1].startswith("error: ")
+    assert WRONG[arguments] in said[-1]
+    assert not list(tmp_path.iterdir())
+
+
+def test_missing_data_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def no_network(*args: object, **kwargs: object) -> None:
+        raise RuntimeError("Error downloading train-images-idx3-ubyte.gz")
+
+    from floral_lite.data import import_torchvision
+
+    monkeypatch.setattr(import_torchvision("torchvision.datasets").MNIST, "download", no_network)
+    assert call(monkeypatch, "run", "mnist-rotate", "--data", str(tmp_path / "nothing")) == 2
+    said = capsys.readouterr().err
+    assert "train-images-idx3-ubyte" in said
+    assert "--data or FLORAL_LITE_DATA" in said
+
+
+def test_a_folder_with_another_run_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "history.json").write_text("precious")
+    assert call(monkeypatch, "run", "digits-rotate", "--rounds", "1", "--out", str(tmp_path)) == 2
+    assert "holds another run" in capsys.readouterr().err
+    assert (tmp_path / "history.json").read_text() == "precious"
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_divergence_is_told_and_the_rounds_before_it_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe = cli.tasks.TASKS["synthetic-linear"]
+    wild = replace(recipe, settings=recipe.settings.with_changes(learning_rate=3.0))
+    monkeypatch.setitem(cli.tasks.TASKS, "synthetic-linear", wild)
+    assert call(monkeypatch, "run", "synthetic-linear", "--out", str(tmp_path / "run")) == 2
+    assert "learning_rate=3.0" in capsys.readouterr().err
+    assert History.load(tmp_path / "run/history.json").rounds
+
+
+def test_ctrl_c_keeps_what_was_done_and_says_where(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [*COMMAND, *["run", "digits-rotate", "--rounds", "100000", "--out", "kept"]],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert process.stderr is not None
+    seen = b""
+    while b"accuracy=" not in seen:  # the bar shows a first finished round
+        seen += process.stderr.read(64)
+    process.send_signal(signal.SIGINT)
+    out, _ = process.communicate(timeout=60)
+    assert process.returncode == 0
+    path = Path("kept/history.json")
+    assert str(path) in out.decode()
+    assert History.load(tmp_path / path).rounds
+
+
+def test_a_failed_save_leaves_no_half_written_file(tmp_path: Path) -> None:
+    history = History({}, [0], 0, 0, {"base": 1, "added": 0})
+    history.save(tmp_path / "history.json")
+    with pytest.raises(InputError, match="is there already"):
+        history.save(tmp_path / "history.json")
+    assert [path.name for path in tmp_path.iterdir()] == ["history.json"]

@@ -1,0 +1,95 @@
+"""Every figure function, outside the book: what it draws is what it was given."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from floral_lite import plots
+from floral_lite.federation import History, Round
+
+CLUSTERS = [0, 1, 0]
+
+
+def history(accuracy: bool = True) -> History:
+    """A made-up run of three rounds, three clients and two adaptors; round 2 was not evaluated."""
+    rounds = [
+        Round(
+            number,
+            train_loss=1 / number,
+            seconds=0.1,
+            test_loss=2 / number,
+            test_accuracy=0.3 * number if accuracy else None,
+            client_loss=[1.0, 2.0, 3.0],
+            client_accuracy=[0.5, 0.75, 1.0] if accuracy else None,
+            mixture=[[0.9, 0.1], [0.2, 0.8], [0.7, 0.3]],
+            mismatch=0.5,
+        )
+        for number in (1, 3)
+    ]
+    rounds.insert(1, Round(2, train_loss=0.5, seconds=0.1))
+    config = {"task": "made-up", "method": "floral"}
+    return History(config, CLUSTERS, 12, 8, {"base": 10, "added": 4}, rounds)
+
+
+FIGURES: dict[str, Callable[[], plots.Picture]] = {
+    "image_grid": lambda: plots.image_grid(np.zeros((2, 3, 8, 8)), ["a", "b"], ["x", "y", "z"]),
+    "curves": lambda: plots.curves({"one": history(), "two": history()}),
+    "accuracy_per_cluster": lambda: plots.accuracy_per_cluster({"one": history(), "two": history()}),
+    "mixtures": lambda: plots.mixtures(history(), rounds=[1, 3]),
+    "base_plus_adaptors": lambda: plots.base_plus_adaptors(np.eye(3), np.ones((2, 3, 3)), [0.25, 0.75]),
+    "run_figure": lambda: plots.run_figure(history()),
+    "run_figure of a regression": lambda: plots.run_figure(history(accuracy=False)),
+}
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_a_notebook_can_show_it(name: str) -> None:
+    png = FIGURES[name]()._repr_png_()
+    assert png.startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_text_is_grey_and_the_background_transparent(name: str) -> None:
+    figure = FIGURES[name]()
+    assert figure.get_facecolor()[3] == 0
+    for axis in figure.axes:
+        texts = [axis.title, axis.xaxis.label, axis.yaxis.label, *axis.get_xticklabels()]
+        for text in texts:
+            if text.get_text():
+                assert text.get_color() == plots.GREY, text.get_text()
+
+
+@pytest.mark.parametrize("name", ["curves", "accuracy_per_cluster", "run_figure"])
+def test_axes_are_labelled(name: str) -> None:
+    axis = FIGURES[name]().axes[0]
+    assert axis.get_xlabel()
+    assert "(%)" in axis.get_ylabel()
+
+
+def test_curves_draw_the_evaluated_rounds_in_per_cent() -> None:
+    (line,) = plots.curves({"one": history()}).axes[0].lines
+    assert line.get_xdata().tolist() == [1, 3]
+    assert line.get_ydata().tolist() == pytest.approx([30, 90])
+
+
+def test_curves_are_told_apart_without_colour() -> None:
+    lines = plots.curves({"one": history(), "two": history()}).axes[0].lines
+    assert len({line.get_linestyle() for line in lines}) == 2
+
+
+def test_bars_are_the_means_of_the_clusters() -> None:
+    bars = plots.accuracy_per_cluster({"one": history()}).axes[0].patches
+    # cluster 0 has the clients 0 and 2: (50 + 100) / 2; cluster 1 has client 1
+    assert [bar.get_height() for bar in bars] == pytest.approx([75, 75])
+
+
+def test_mixtures_are_sorted_by_cluster() -> None:
+    (image,) = plots.mixtures(history()).axes[0].images
+    assert image.get_array().tolist() == [[0.9, 0.1], [0.7, 0.3], [0.2, 0.8]]
+
+
+def test_the_personal_matrix_is_the_base_plus_the_mixture() -> None:
+    figure = plots.base_plus_adaptors(np.eye(2), np.array([np.ones((2, 2)), 2 * np.ones((2, 2))]), [0.5, 0.5])
+    personal = figure.axes[-1].images[0].get_array()
+    assert personal.tolist() == [[2.5, 1.5], [1.5, 2.5]]

@@ -1,0 +1,32 @@
+"""The summary says what the history says."""
+
+import pytest
+
+from floral_lite import methods, tasks, train
+from floral_lite.report import recovered, summary
+
+
+def test_recovered_is_one_for_the_truth_under_any_names_and_low_for_one_adaptor() -> None:
+    clusters = [0, 1, 2, 0, 1, 2]
+    names = {0: 2, 1: 0, 2: 1}
+    truth = [[float(c == names[cluster]) for c in range(3)] for cluster in clusters]
+    assert recovered(truth, clusters) == 1
+    assert recovered([[1.0, 0.0, 0.0]] * 6, clusters) == 0
+
+
+@pytest.mark.parametrize("name", ["fedavg", "floral"])
+def test_summary_of_a_run(name: str) -> None:
+    task = tasks.load("digits-rotate", num_clients=8)
+    history = train(task, methods.make(name, task.model), rounds=1).history
+    told = summary(history)
+    assert told["accuracy (%)"] == f"{100 * history.rounds[0].test_accuracy:.1f}"
+    assert told["bytes a client sends a round"] == f"{history.bytes_up:,}"
+    assert [row for row in told.index if "of cluster" in row] == [f"  of cluster {c} (%)" for c in range(4)]
+    assert ("mismatch of the mixtures (0 to 2)" in told) == (name == "floral")
+
+
+def test_summary_of_a_regression_has_no_accuracy() -> None:
+    task = tasks.load("synthetic-linear")
+    told = summary(train(task, methods.FedAvg(task.model), rounds=1).history)
+    assert "accuracy (%)" not in told
+    assert float(told["test loss"]) > 0

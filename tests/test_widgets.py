@@ -1,0 +1,58 @@
+"""One slider, two renderings: computed when it moves, or picked from pictures made beforehand."""
+
+import re
+
+import ipywidgets
+import numpy as np
+import pytest
+from IPython.display import HTML
+
+from floral_lite import InputError, plots, widgets
+
+
+def squares(count: int) -> plots.Picture:
+    """A picture that depends on the slider."""
+    return plots.image_grid(np.zeros((1, count, 2, 2)), ["row"])
+
+
+def make(**changes: object) -> object:
+    options = {"values": [1, 2, 3], "start": 2, "label": "squares", "alt": "some squares", **changes}
+    return widgets.slider(squares, **options)  # type: ignore[arg-type]
+
+
+def test_live_slider_draws_anew_when_it_moves() -> None:
+    drawn: list[int] = []
+
+    def draw(count: int) -> plots.Picture:
+        drawn.append(count)
+        return squares(count)
+
+    widget = widgets.slider(draw, [1, 2, 3], label="squares", start=2, alt="", static=False)
+    assert isinstance(widget, ipywidgets.interactive)
+    widget.update()
+    assert drawn[-1] == 2
+    widget.children[0].value = 3
+    assert drawn[-1] == 3
+
+
+def test_static_slider_holds_one_picture_a_value_and_shows_the_first() -> None:
+    page = make(static=True)
+    assert isinstance(page, HTML)
+    images = re.findall(r"<img [^>]*>", page.data)
+    assert len(images) == 3
+    assert len(set(images)) == 3
+    assert ["display:none" in image for image in images] == [True, False, True]
+    assert 'alt="some squares (squares = 3)"' in images[2]
+    assert 'max="2" value="1"' in page.data
+
+
+def test_the_environment_says_that_a_page_is_being_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(widgets.STATIC_VARIABLE, "1")
+    assert isinstance(make(), HTML)
+    monkeypatch.delenv(widgets.STATIC_VARIABLE)
+    assert isinstance(make(), ipywidgets.interactive)
+
+
+def test_start_must_be_a_stop() -> None:
+    with pytest.raises(InputError, match=r"start is 7; it must be one of the values \[1, 2, 3\]"):
+        make(start=7)
