@@ -98,6 +98,13 @@ def test_every_page_is_in_the_table_of_contents() -> None:
     assert numbered == {path.stem for path in chapters.notebooks()}, "a chapter is a numbered notebook"
 
 
+def test_only_the_config_and_what_follows_it_name_the_repository() -> None:
+    address = chapters.repository()["url"].removeprefix("https://")
+    pages = [*ROOT.glob("*.*"), *(ROOT / "book").rglob("*.md"), *(ROOT / "floral_lite").rglob("*.py")]
+    naming = {path.name for path in pages if path.is_file() and address in path.read_text(encoding="utf-8")}
+    assert naming == {"_config.yml"}
+
+
 @pytest.mark.parametrize("path", chapters.notebooks(), ids=lambda path: path.stem)
 class TestNotebook:
     def test_is_clean(self, path: Path) -> None:
