@@ -54,7 +54,7 @@ def local_training(
 
 @torch.no_grad()
 def gradient_step(client: Roles, gradients: Roles, settings: Settings) -> Roles:
-    """W <- w - eta grad f(w) for every parameter at once; the router has an eta of its own."""
+    """One step of all parameters at once, w <- w - eta grad f(w); the router has an eta of its own."""
 
     def step(parameters: dict[str, Tensor], gradients: dict[str, Tensor]) -> dict[str, Tensor]:
         rates = {ROUTER: settings.router_learning_rate}

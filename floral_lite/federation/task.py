@@ -35,7 +35,8 @@ class Settings:
         learning_rate: eta of the base and the adaptors, > 0.
         router_learning_rate: eta of the routers, >= 0.
         stateful: clients keep their private parameters between rounds; if False they
-            start every round from the first ones (the router from uniform).
+            start every round from the first ones (the router from uniform), and what they
+            learned last is used for evaluation only.
         evaluate_every: rounds between two evaluations of all test shards, >= 1.
 
     Raises:
