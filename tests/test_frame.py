@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -96,6 +97,14 @@ def test_every_page_is_in_the_table_of_contents() -> None:
     assert found == set(chapters.pages())
     numbered = {page for page in chapters.pages() if page[0].isdigit()}
     assert numbered == {path.stem for path in chapters.notebooks()}, "a chapter is a numbered notebook"
+
+
+@pytest.mark.parametrize("page", ["README.md", "book/index.md"])
+def test_the_code_that_newcomers_copy_runs(page: str) -> None:
+    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(encoding="utf-8"), flags=re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(code, names)
+    assert len(names["history"].frame()) == names["task"].settings.rounds
 
 
 def test_only_the_config_and_what_follows_it_name_the_repository() -> None:
