@@ -1,5 +1,8 @@
 """The relative parameter budget rho: how large an adaptor may be, and its rank."""
 
+import math
+from fractions import Fraction
+
 from ..errors import require
 
 
@@ -35,5 +38,6 @@ def linear_rank(out_features: int, in_features: int, budget: float) -> int:
         1
     """
     check_budget(budget)
-    # r = max(1, floor(rho m n / (m + n)))
-    return max(1, int(budget * out_features * in_features / (out_features + in_features)))
+    # r = max(1, floor(rho m n / (m + n))), with rho as written: as a float, 0.29 * 100 is 28.999...
+    allowed = Fraction(str(budget)) * out_features * in_features
+    return max(1, math.floor(allowed / (out_features + in_features)))
