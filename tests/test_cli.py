@@ -155,7 +155,9 @@ def test_ctrl_c_keeps_what_was_done_and_says_where(tmp_path: Path) -> None:
     assert process.stderr is not None
     seen = b""
     while b"accuracy=" not in seen:  # the bar shows a first finished round
-        seen += process.stderr.read(64)
+        part = process.stderr.read(64)
+        assert part, f"the run ended before its first round: {seen.decode()}"
+        seen += part
     process.send_signal(signal.SIGINT)
     out, _ = process.communicate(timeout=60)
     assert process.returncode == 0
