@@ -26,7 +26,7 @@ def slider(
     alt: str,
     static: bool | None = None,
 ) -> ipywidgets.Widget | HTML:
-    """A figure with a slider under it.
+    """A figure, and a slider that draws it anew.
 
     In a notebook the figure is computed when the slider moves. A rendered page has no
     Python behind it: there, all figures are computed beforehand and the slider picks one.
@@ -52,6 +52,7 @@ def slider(
     stops = ipywidgets.SelectionSlider(
         options=list(values), value=start, description=label, continuous_update=False
     )
+    # interactive calls by name, and draw may name its parameter as it likes
     return ipywidgets.interactive(lambda value: draw(value), value=stops)
 
 
