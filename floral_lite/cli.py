@@ -102,7 +102,7 @@ def save(history: History, out: Path) -> None:
         from . import plots
         from .report import summary
 
-        plots.run_figure(history).savefig(out / "curves.png", dpi=120)
+        plots.run_figure(history).savefig(out / "figure.png", dpi=120)
         typer.echo(summary(history).to_string())
 
 

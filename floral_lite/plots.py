@@ -6,6 +6,7 @@ on white and on dark pages, and the background is transparent.
 
 import io
 from collections.abc import Mapping, Sequence
+from itertools import cycle
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 
+from .errors import require
 from .federation.history import History, Round
 
 GREY = "#7a7a7a"
@@ -72,9 +74,8 @@ def curves(histories: Mapping[str, History], value: str = "test_accuracy") -> Pi
     made, axes = figure(1, 1, 6.4, 3.4)
     axis = axes[0, 0]
     factor = 100 if value == "test_accuracy" else 1
-    for (label, history), colour, dash in zip(
-        histories.items(), COLOURS, ("-", "--", ":", "-.") * 2, strict=False
-    ):
+    styles = zip(cycle(COLOURS), cycle(("-", "--", ":", "-.")), strict=False)
+    for (label, history), (colour, dash) in zip(histories.items(), styles, strict=False):
         series = factor * history.frame()[value].dropna()
         axis.plot(series.index, series, color=colour, linestyle=dash, label=label)
     names = {
@@ -89,14 +90,14 @@ def curves(histories: Mapping[str, History], value: str = "test_accuracy") -> Pi
 
 
 def accuracy_per_cluster(histories: Mapping[str, History]) -> Picture:
-    """The last accuracy of each cluster's clients, bars side by side for each run, in per cent."""
+    """The last accuracy in per cent, the plain mean of each cluster's clients, a bar for each run."""
     made, axes = figure(1, 1, 6.4, 3.2)
     axis = axes[0, 0]
     width = 0.8 / len(histories)
     for run, (label, history) in enumerate(histories.items()):
         means = 100 * history.clients().groupby("cluster")["accuracy"].mean()
         places = means.index + (run - (len(histories) - 1) / 2) * width
-        bars = axis.bar(places, means, width, color=COLOURS[run], label=label)
+        bars = axis.bar(places, means, width, color=COLOURS[run % len(COLOURS)], label=label)
         axis.bar_label(bars, fmt="%.0f", color=GREY, fontsize=8)
     axis.set(
         xlabel="cluster", ylabel="test accuracy (%)", xticks=sorted(set(history.clusters)), ylim=(0, 112)
@@ -116,11 +117,17 @@ def mixtures(
         history: a run that was evaluated at least once.
         rounds: evaluated rounds to draw; the last one if None.
         title: of each matrix, with {round} and {accuracy} in per cent to fill in.
+
+    Raises:
+        InputError: one of the rounds was not evaluated.
     """
     if rounds is None:
         chosen = history.evaluated[-1:]
     else:
-        chosen = [entry for entry in history.evaluated if entry.round in rounds]
+        known = {entry.round: entry for entry in history.evaluated}
+        for number in rounds:
+            require(number in known, f"round {number} was not evaluated; there are {sorted(known)}")
+        chosen = [known[number] for number in rounds]
     made, axes = figure(1, len(chosen), 2.3 * len(chosen) + 1.2, 3.4)
     for axis, entry in zip(axes[0], chosen, strict=True):
         shown = _draw_mixture(axis, entry, history.clusters)
@@ -147,30 +154,6 @@ def run_figure(history: History) -> Picture:
     return made
 
 
-def _bare(axis: Axes) -> None:
-    """An image needs no ticks and no frame."""
-    axis.set(xticks=[], yticks=[])
-    axis.spines[:].set_visible(False)
-
-
-def _draw_mixture(axis: Axes, entry: Round, clusters: Sequence[int]) -> AxesImage:
-    """One mixture matrix, rows sorted by cluster, with a line where a cluster ends."""
-    mixture = np.asarray(entry.mixture)[np.argsort(clusters, kind="stable")]
-    shown = axis.imshow(mixture, aspect="auto", cmap="Blues", vmin=0, vmax=1, interpolation="nearest")
-    for border in np.flatnonzero(np.diff(np.sort(clusters))) + 0.5:
-        axis.axhline(border, color=GREY, linewidth=1)
-    axis.set(xlabel="adaptor c", xticks=range(mixture.shape[1]), yticks=[])
-    return shown
-
-
-def _colour_bar(made: Picture, shown: AxesImage, axes: list[Axes]) -> None:
-    """What the colours of mixture matrices mean."""
-    bar = made.colorbar(shown, ax=axes)
-    bar.set_label(r"mixture weight $\pi_c^k$", color=GREY)
-    bar.ax.tick_params(colors=GREY)
-    bar.outline.set_edgecolor(GREY)
-
-
 def base_plus_adaptors(base: npt.ArrayLike, adaptors: npt.ArrayLike, mixture: npt.ArrayLike) -> Picture:
     """One layer of one client: the shared matrix plus each adaptor times its weight is the personal matrix.
 
@@ -193,3 +176,27 @@ def base_plus_adaptors(base: npt.ArrayLike, adaptors: npt.ArrayLike, mixture: np
         _bare(axis)
         axis.set_title(name, color=GREY, fontsize=9)
     return made
+
+
+def _bare(axis: Axes) -> None:
+    """An image needs no ticks and no frame."""
+    axis.set(xticks=[], yticks=[])
+    axis.spines[:].set_visible(False)
+
+
+def _draw_mixture(axis: Axes, entry: Round, clusters: Sequence[int]) -> AxesImage:
+    """One mixture matrix, rows sorted by cluster, with a line where a cluster ends."""
+    mixture = np.asarray(entry.mixture)[np.argsort(clusters, kind="stable")]
+    shown = axis.imshow(mixture, aspect="auto", cmap="Blues", vmin=0, vmax=1, interpolation="nearest")
+    for border in np.flatnonzero(np.diff(np.sort(clusters))) + 0.5:
+        axis.axhline(border, color=GREY, linewidth=1)
+    axis.set(xlabel="adaptor c", xticks=range(mixture.shape[1]), yticks=[])
+    return shown
+
+
+def _colour_bar(made: Picture, shown: AxesImage, axes: list[Axes]) -> None:
+    """What the colours of mixture matrices mean."""
+    bar = made.colorbar(shown, ax=axes)
+    bar.set_label(r"mixture weight $\pi_c^k$", color=GREY)
+    bar.ax.tick_params(colors=GREY)
+    bar.outline.set_edgecolor(GREY)

@@ -29,8 +29,9 @@ def summary(history: History) -> pd.Series:
     """The numbers of the last evaluated round, and what the run cost.
 
     Returns:
-        Accuracy in per cent (mean over clients, weighted by test samples, then per cluster),
-        test loss, how well the mixtures recover the clusters, parameters, bytes and seconds.
+        Accuracy in per cent (mean over clients, weighted by test samples; then the plain mean over
+        each cluster's clients), test loss, how well the mixtures recover the clusters,
+        parameters, bytes and seconds.
     """
     last = history.evaluated[-1]
     rows: dict[str, object] = {"rounds": last.round}

@@ -20,7 +20,7 @@ from .data import (
     split_evenly,
 )
 from .errors import require, unknown
-from .federation.task import Settings, Shard, Task
+from .federation.task import Loss, Settings, Shard, Task
 from .models import mlp, seeded
 from .seeds import stream
 
@@ -36,13 +36,16 @@ class Recipe:
         num_clients: K.
         num_clusters: C, the number of true clusters.
         settings: the paper's, where the paper has the task.
-        make: builds the data; gets the recipe, the seed, K, C, the data fraction and the data folder.
+        loss: of outputs and targets.
+        make: builds the model and every client's train and test shard from the clients' clusters (K,),
+            C, the seed and the data folder.
     """
 
     about: str
     num_clients: int
     num_clusters: int
     settings: Settings
+    loss: Loss
     make: Callable[..., tuple[nn.Module, list[Shard], list[Shard]]]
 
 
@@ -92,7 +95,7 @@ def load(
     return Task(
         name=name,
         model=model,
-        loss=functional.mse_loss if name.startswith("synthetic") else functional.cross_entropy,
+        loss=recipe.loss,
         train=[
             Shard(*(tensor[:count] for tensor in shard)) for shard, count in zip(train, kept, strict=True)
         ],
@@ -174,22 +177,22 @@ _SYNTHETIC = Settings(rounds=2000, batch_size=4, evaluate_every=10)
 TASKS: dict[str, Recipe] = {
     "synthetic-linear": Recipe(
         "regression: a shared linear map plus a rank-1 difference per cluster",
-        10, 2, _SYNTHETIC, synthetic_linear,
+        10, 2, _SYNTHETIC, functional.mse_loss, synthetic_linear,
     ),
     "digits-rotate": Recipe(
         "8 x 8 digits, each cluster's turned by its own angle; nothing to download",
-        20, 4, _DIGITS, image_task(lambda _: digits(), 32, rotated),
+        20, 4, _DIGITS, functional.cross_entropy, image_task(lambda _: digits(), 32, rotated),
     ),
     "digits-label-shift": Recipe(
         "8 x 8 digits, each cluster's labels moved on by its number; nothing to download",
-        20, 4, _DIGITS, image_task(lambda _: digits(), 32, label_shifted),
+        20, 4, _DIGITS, functional.cross_entropy, image_task(lambda _: digits(), 32, label_shifted),
     ),
     "mnist-rotate": Recipe(
         "MNIST, each cluster's images turned by its own angle",
-        300, 4, _MNIST, image_task(mnist, 200, rotated),
+        300, 4, _MNIST, functional.cross_entropy, image_task(mnist, 200, rotated),
     ),
     "mnist-label-shift": Recipe(
         "MNIST, each cluster's labels moved on by its number",
-        300, 4, _MNIST, image_task(mnist, 200, label_shifted),
+        300, 4, _MNIST, functional.cross_entropy, image_task(mnist, 200, label_shifted),
     ),
 }  # fmt: skip

@@ -52,7 +52,7 @@ def test_a_run_keeps_its_history_and_a_figure_and_prints_a_summary(tmp_path: Pat
         "seed": 3,
         "data_fraction": 0.5,
     }
-    assert (tmp_path / "runs/first/curves.png").read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / "runs/first/figure.png").read_bytes().startswith(b"\x89PNG")
     for row in (
         "accuracy (%)",
         "of cluster 3",

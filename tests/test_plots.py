@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from floral_lite import plots
+from floral_lite import InputError, plots
 from floral_lite.federation import History, Round
 
 CLUSTERS = [0, 1, 0]
@@ -76,6 +76,17 @@ def test_curves_draw_the_evaluated_rounds_in_per_cent() -> None:
 def test_curves_are_told_apart_without_colour() -> None:
     lines = plots.curves({"one": history(), "two": history()}).axes[0].lines
     assert len({line.get_linestyle() for line in lines}) == 2
+
+
+def test_no_run_is_left_out_however_many_there_are() -> None:
+    runs = {str(run): history() for run in range(12)}
+    assert len(plots.curves(runs).axes[0].lines) == 12
+    assert len(plots.accuracy_per_cluster(runs).axes[0].patches) == 24
+
+
+def test_a_round_without_evaluation_has_no_mixtures_to_draw() -> None:
+    with pytest.raises(InputError, match=r"round 2 was not evaluated; there are \[1, 3\]"):
+        plots.mixtures(history(), rounds=[1, 2])
 
 
 def test_bars_are_the_means_of_the_clusters() -> None:

@@ -240,6 +240,12 @@ def test_a_task_of_ones_own() -> None:
     [
         ([shard(), shard(0)], [shard(), shard()], None, "client 1 has no train data"),
         ([shard(), shard()], [shard(0), shard()], None, "client 0 has no test data"),
+        (
+            [shard(), Shard(shard(5).inputs, shard(4).targets)],
+            [shard(), shard()],
+            None,
+            "client 1 has 5 train inputs and 4 targets",
+        ),
         ([shard(), shard()], [shard()], None, "'train': 2, 'test': 1, 'clusters': 2"),
         ([shard()], [shard()], 3, "'train': 1, 'test': 1, 'clusters': 3"),
         ([], [], None, "'train': 0.*one per client"),
@@ -257,7 +263,17 @@ def test_a_task_of_ones_own() -> None:
             "client 0 has targets from -1 to -1",
         ),
     ],
-    ids=["no-train", "no-test", "lists", "clusters", "nobody", "train-label", "test-label", "negative-label"],
+    ids=[
+        "no-train",
+        "no-test",
+        "lengths",
+        "lists",
+        "clusters",
+        "nobody",
+        "train-label",
+        "test-label",
+        "negative-label",
+    ],
 )
 def test_data_that_mean_nothing_are_refused(
     train: list[Shard], test: list[Shard], num_clients: int | None, message: str

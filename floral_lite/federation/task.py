@@ -98,7 +98,8 @@ class Task:
         details: whatever else a record of a run should say of the data.
 
     Raises:
-        InputError: a client is without data, the lists differ in length, or a target is out of range.
+        InputError: a client is without data, lengths differ, a target is out of range, or the model
+            keeps statistics.
     """
 
     name: str
@@ -123,6 +124,11 @@ class Task:
                     len(shard) > 0,
                     f"client {client} has no {split} data; give every client at least one sample, "
                     "or use fewer clients",
+                )
+                require(
+                    len(shard.targets) == len(shard),
+                    f"client {client} has {len(shard)} {split} inputs and {len(shard.targets)} targets; "
+                    "each input needs one",
                 )
         buffers = [name for name, _ in self.model.named_buffers()]
         require(
