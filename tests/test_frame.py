@@ -125,6 +125,11 @@ class TestNotebook:
                 assert not cell.outputs, "make clean-notebooks"
                 assert cell.execution_count is None, "make clean-notebooks"
 
+    def test_no_command_has_lost_its_backslash(self, path: Path) -> None:
+        """An escape turns \\tfrac into a tab and 'frac', which MathJax sets without a complaint."""
+        for cell in nbformat.read(path, as_version=4).cells:
+            assert cell.source.replace("\n", "").isprintable(), repr(cell.source)
+
     def test_first_code_cell_installs_from_the_repository(self, path: Path) -> None:
         notebook = nbformat.read(path, as_version=4)
         first = next(cell for cell in notebook.cells if cell.cell_type == "code")
