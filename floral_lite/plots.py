@@ -157,6 +157,8 @@ def run_figure(history: History) -> Picture:
 def base_plus_adaptors(base: npt.ArrayLike, adaptors: npt.ArrayLike, mixture: npt.ArrayLike) -> Picture:
     """One layer of one client: the shared matrix plus each adaptor times its weight is the personal matrix.
 
+    Purple is negative, orange positive.
+
     Args:
         base: W, shape (m, n).
         adaptors: U_c V_c^T for each c, shape (C, m, n).
@@ -172,7 +174,7 @@ def base_plus_adaptors(base: npt.ArrayLike, adaptors: npt.ArrayLike, mixture: np
     limit = float(np.quantile(np.abs(base), 0.99))
     made, axes = figure(1, len(parts), 1.7 * len(parts), 1.7)
     for axis, part, name in zip(axes[0], parts, names, strict=True):
-        axis.imshow(part, cmap="PuOr", vmin=-limit, vmax=limit, aspect="auto", interpolation="nearest")
+        axis.imshow(part, cmap="PuOr_r", vmin=-limit, vmax=limit, aspect="auto", interpolation="nearest")
         _bare(axis)
         axis.set_title(name, color=GREY, fontsize=9)
     return made

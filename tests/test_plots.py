@@ -104,3 +104,10 @@ def test_the_personal_matrix_is_the_base_plus_the_mixture() -> None:
     figure = plots.base_plus_adaptors(np.eye(2), np.array([np.ones((2, 2)), 2 * np.ones((2, 2))]), [0.5, 0.5])
     personal = figure.axes[-1].images[0].get_array()
     assert personal.tolist() == [[2.5, 1.5], [1.5, 2.5]]
+
+
+def test_negative_weights_are_purple_and_positive_ones_orange() -> None:
+    colours = plots.base_plus_adaptors(np.eye(2), np.ones((1, 2, 2)), [1.0]).axes[0].images[0].get_cmap()
+    negative, positive = colours(0.1), colours(0.9)
+    assert negative[2] > negative[0]
+    assert positive[0] > positive[2]
