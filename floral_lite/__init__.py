@@ -5,6 +5,9 @@ from ._version import __version__
 from .errors import DivergenceError, InputError
 from .federation import Federation, History, Settings, Shard, Task, train
 from .floral import Floral
+from .precondition import precondition, preconditioner
+from .router import Router
+from .saving import load, save
 
 __all__ = [
     "DivergenceError",
@@ -12,11 +15,16 @@ __all__ = [
     "Floral",
     "History",
     "InputError",
+    "Router",
     "Settings",
     "Shard",
     "Task",
     "__version__",
+    "load",
     "methods",
+    "precondition",
+    "preconditioner",
+    "save",
     "tasks",
     "train",
 ]

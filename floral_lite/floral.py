@@ -1,5 +1,7 @@
 """Floral: any model, with a mixture of low-rank adaptors added to its parameters."""
 
+from __future__ import annotations
+
 import copy
 from typing import Any
 
@@ -7,8 +9,14 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from . import adaptors, router
-from .adaptors import Initialisation
+from . import adaptors
+from .adaptors import Convolution, Initialisation, Norms, Options, Statistics
+from .centering import center
+from .describe import Description, describe
+from .errors import require
+from .factored import Mixture
+from .mixing import Mixing, Route
+from .router import Router, uniform_logits
 
 
 class Floral(nn.Module):
@@ -18,16 +26,29 @@ class Floral(nn.Module):
     y = (W + sum_c pi_c U_c V_c^T) x + b + sum_c pi_c b_c, with pi = softmax(theta).
     The adaptors add nothing at the start, so the wrapped model first computes what the base does.
 
+    It runs under torch.compile (with Batch-NorA it is left uncompiled), torch.func, autocast,
+    deepcopy and pickle. Two things it cannot follow: activation checkpointing inside the base,
+    where what is recomputed later misses the adaptors, and a custom torch.autograd.Function that
+    is given an adapted weight, whose adaptors then get no gradient.
+
     Args:
         model: the base model; it is wrapped, not copied.
         rank: r >= 1 of every low-rank adaptor; give this or the budget.
         num_clusters: C >= 1, adaptors a layer.
         budget: rho in (0, 1], one adaptor's parameters relative to its layer's.
         init: "paper" (U random, V zero) or "authors" (V random, U zero).
-        generator: the source of the random factor; a fresh one with seed 0 if None.
+        convolution: "balanced", "channel", "channel_in", "channel_out", "filter" or "reshaped".
+        biases: adapt biases too.
+        norms: "affine", "batch_nora" or "none".
+        router: temperature, floor, noise and entropy of the router; the paper's if None.
+        generator: the source of the random factors; a fresh one with seed 0 if None.
+
+    Attributes:
+        mixing: "auto" mixes weights or runs factors, whichever costs less; "merged" and
+            "factored" always do the one or the other. The results are equal to rounding.
 
     Raises:
-        InputError: num_clusters, rank or budget is out of range, or there is nothing to adapt.
+        InputError: a choice is out of range, a layer cannot be adapted, or there is nothing to adapt.
 
     Source: section 'Practical Implementation', 'FLoRAL problem and algorithm'.
 
@@ -49,46 +70,113 @@ class Floral(nn.Module):
         *,
         budget: float | None = None,
         init: Initialisation = "paper",
+        convolution: Convolution = "balanced",
+        biases: bool = True,
+        norms: Norms = "affine",
+        router: Router | None = None,
         generator: torch.Generator | None = None,
     ) -> None:
-        """Plan the adaptors, then register their tensors and the router."""
+        """Plan the adaptors, then register their tensors, the router and the client's own statistics."""
         super().__init__()
         generator = generator or torch.Generator().manual_seed(0)
         self.base = model
-        self.plan = adaptors.plan(model, rank, budget, init)
-        self.adaptors = nn.Module()
+        self.num_clusters = num_clusters
+        self.options = Options(rank, budget, init, convolution, biases, norms)
+        self.router = router or Router()
+        self.mixing: Route = "auto"
+        self.plan = adaptors.plan(model, self.options)
+        self.adaptors, self.statistics = nn.Module(), nn.Module()
         for name, tensor in adaptors.initialise(self.plan, num_clusters, generator).items():
             parameter_name, factor = name.rsplit(".", 1)
             tensor = tensor.to(model.get_parameter(parameter_name))
             _submodule(self.adaptors, parameter_name).register_parameter(factor, nn.Parameter(tensor))
-        like = next(model.parameters())
-        self.router_logits = nn.Parameter(router.uniform_logits(1, num_clusters)[0].to(like))
+        for layer_name in self._batch_nora_layers():
+            layer, own = model.get_submodule(layer_name), _submodule(self.statistics, layer_name)
+            own.register_buffer("mean", layer.get_buffer("running_mean").clone())
+            own.register_buffer("variance", layer.get_buffer("running_var").clone())
+        like = model.get_parameter(next(iter(self.plan)))
+        self.router_logits = nn.Parameter(uniform_logits(1, num_clusters)[0].to(like))
+
+    def _batch_nora_layers(self) -> list[str]:
+        """The batch norms whose gamma and beta both have a Batch-NorA adaptor."""
+        names = [name.rpartition(".") for name, adaptor in self.plan.items() if adaptor.kind == "batch_nora"]
+        layers = [layer for layer, _, _ in names]
+        return [layer for layer, _, parameter in names if parameter == "weight" and layers.count(layer) == 2]
 
     @property
     def num_adaptor_parameters(self) -> int:
         """Parameters of one of the C adaptors, over all layers."""
         return adaptors.num_parameters(self.plan)
 
-    def mixture(self) -> Tensor:
-        """The router's pi = softmax(theta), shape (C,)."""
-        return router.mixture(self.router_logits)
+    def mixture(self, given: Tensor | None = None) -> Tensor:
+        """The mixture pi, shape (C,): the router's softmax(theta), without noise, or the one that is given.
+
+        Raises:
+            InputError: the given one has another shape.
+        """
+        if given is None:
+            return self.router.mixture(self.router_logits)
+        require(
+            given.shape == (self.num_clusters,),
+            f"mixture has shape {tuple(given.shape)}; it must have a weight for each of the "
+            f"{self.num_clusters} adaptors",
+        )
+        return given.to(self.router_logits)
+
+    def penalty(self) -> Tensor:
+        """What training adds to the loss for the router's entropy: -lambda H(pi), a scalar."""
+        return self.router.penalty(self.router_logits)
+
+    def clustered(self) -> dict[str, Tensor]:
+        """The adaptors' tensors by name ("0.weight.U"), each (C, ...): what clients train together."""
+        return dict(self.adaptors.named_parameters())
 
     def personal_parameters(self, mixture: Tensor | None = None) -> dict[str, Tensor]:
         """The base's parameters with a mixture of adaptors added: u + sum_c pi_c a_c.
 
         Args:
             mixture: pi, shape (C,), on the simplex; the model's own router if None.
+
+        Raises:
+            InputError: the mixture has another shape.
         """
-        return adaptors.personalise(
-            self.plan,
-            dict(self.base.named_parameters()),
-            dict(self.adaptors.named_parameters()),
-            self.mixture() if mixture is None else mixture,
-        )
+        base = dict(self.base.named_parameters())
+        return adaptors.personalise(self.plan, base, self.clustered(), self.mixture(mixture))
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The base model's forward pass with the personal parameters: f(sum_c pi_c w_c)."""
-        return functional_call(self.base, self.personal_parameters(), args, kwargs)
+        mixture = self.router.mixture(self.router_logits, noisy=self.training)
+        base, clustered = dict(self.base.named_parameters()), self.clustered()
+        if torch.compiler.is_compiling() and not self._batch_nora_layers():
+            # the compiler sees all of the mixing at once: no need to watch the calls
+            personal = adaptors.personalise(self.plan, base, clustered, mixture)
+            return functional_call(self.base, personal, args, kwargs, tie_weights=False)
+        return self._watched(base, clustered, mixture, args, kwargs)
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def _watched(
+        self,
+        base: dict[str, Tensor],
+        clustered: dict[str, Tensor],
+        mixture: Tensor,
+        args: Any,
+        kwargs: Any,
+    ) -> Any:
+        """The forward pass under a mode that decides, call by call, how to mix."""
+        mixtures = {
+            name: Mixture(base[name], adaptor, adaptors.factors_of(name, adaptor, clustered), mixture)
+            for name, adaptor in self.plan.items()
+        }
+        own = dict(self.statistics.named_buffers())
+        statistics = {
+            f"{layer}.weight".lstrip("."): Statistics(
+                own[f"{layer}.mean".lstrip(".")], own[f"{layer}.variance".lstrip(".")]
+            )
+            for layer in self._batch_nora_layers()
+        }
+        with Mixing(mixtures, statistics, self.mixing) as mixing:
+            # every adapted parameter has one owner; tied, a module under two names would not get its own back
+            return functional_call(self.base, mixing.placeholders, args, kwargs, tie_weights=False)
 
     @torch.no_grad()
     def merge(self, mixture: Tensor | None = None) -> nn.Module:
@@ -96,17 +184,55 @@ class Floral(nn.Module):
 
         Args:
             mixture: pi, shape (C,); the model's own router if None.
+
+        Returns:
+            A module of the base's own class, which costs what the base costs.
         """
         merged = copy.deepcopy(self.base)
-        personal = self.personal_parameters(mixture)
-        for name, parameter in merged.named_parameters():
-            parameter.copy_(personal[name])
+        _write(merged, self.personal_parameters(mixture))
         return merged
+
+    @torch.no_grad()
+    def unmerge(self, merged: nn.Module) -> nn.Module:
+        """The base's own parameters back in a merged module, bit for bit.
+
+        They are copied from the base, which merging leaves as it is; nothing is subtracted.
+
+        Args:
+            merged: what `merge` returned; it is changed in place.
+        """
+        _write(merged, dict(self.base.named_parameters()))
+        return merged
+
+    @torch.no_grad()
+    def center(self, probability: Tensor | None = None, p: float = 2.0, q: float = 2.0) -> dict[str, float]:
+        """Move the mean of the adaptors into the base, in place; see `centering.center`.
+
+        Returns:
+            For each adapted parameter, the relative error of cutting back to the old rank.
+        """
+        base, clustered = dict(self.base.named_parameters()), self.clustered()
+        centered = center(self.plan, base, clustered, probability, p, q)
+        for name, parameter in base.items():
+            parameter.copy_(centered.base[name])
+        for name, tensor in clustered.items():
+            tensor.copy_(centered.clustered[name])
+        return centered.lost
+
+    def describe(self) -> Description:
+        """What each adaptor is and costs, a row a parameter, and the totals; see `describe.py`."""
+        return describe(self.base, self.plan, self.num_clusters, self.options.budget)
+
+
+def _write(module: nn.Module, parameters: dict[str, Tensor]) -> None:
+    """Copy values into a module's parameters."""
+    for name, parameter in module.named_parameters():
+        parameter.copy_(parameters[name])
 
 
 def _submodule(root: nn.Module, path: str) -> nn.Module:
     """The module at a dotted path below `root`, made of empty modules where there is none yet."""
-    for part in path.split("."):
+    for part in filter(None, path.split(".")):
         if part not in root._modules:
             root.add_module(part, nn.Module())
         root = root.get_submodule(part)

@@ -1,29 +1,142 @@
-"""The router: a client's mixture pi = softmax(theta) over the C adaptors."""
+"""The router: a client's mixture pi = softmax(theta) over the C adaptors, and how it is learned."""
+
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from .errors import require
 
-def mixture(router_logits: Tensor) -> Tensor:
-    """The mixture weights of a router.
 
-    Its gradient is the paper's: d f / d theta_c = pi_c <grad f(w_hat), w_c - w_hat>,
-    where w_hat = sum_c pi_c w_c. A one-hot router is therefore a fixed point.
+@dataclass(frozen=True)
+class Router:
+    """How logits theta become a mixture pi.
+
+    With the defaults this is the paper's softmax. Its gradient is
+    d f / d theta_c = pi_c <grad f(w_hat), w_c - w_hat>, where w_hat = sum_c pi_c w_c.
+    A one-hot router is therefore a fixed point.
 
     Args:
-        router_logits: theta, shape (..., C); -inf stands for a weight of exactly 0.
+        temperature: tau > 0; below 1 it sharpens the mixture, above 1 it flattens it.
+        floor: the smallest weight of an adaptor, in [0, 1 / C); the authors' code has 0.01.
+        noise: width >= 0 of the uniform noise on the logits in training; the authors' code has 1.
+        entropy: lambda; training adds -lambda H(pi) to the loss. Positive keeps mixtures
+            spread, negative sharpens them.
 
-    Returns:
-        pi, shape (..., C), non-negative, each row sums to 1.
+    Raises:
+        InputError: a value is out of its range.
 
     Source: section 'Practical Implementation', 'Learning the mixture weights'.
 
     Example:
-        >>> mixture(torch.zeros(4))
+        >>> Router().mixture(torch.zeros(4))
         tensor([0.2500, 0.2500, 0.2500, 0.2500])
+        >>> Router(temperature=0.5).mixture(torch.tensor([3.0, 1.0]).log())  # 9 to 1
+        tensor([0.9000, 0.1000])
     """
-    # pi_c = exp(theta_c) / sum_c' exp(theta_c')
-    return torch.softmax(router_logits, dim=-1)
+
+    temperature: float = 1.0
+    floor: float = 0.0
+    noise: float = 0.0
+    entropy: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Check every range once."""
+        require(self.temperature > 0, f"temperature is {self.temperature}; it must be positive: try 1")
+        require(0 <= self.floor < 1, f"floor is {self.floor}; it is a mixture weight in [0, 1 / C): try 0.01")
+        require(self.noise >= 0, f"noise is {self.noise}; it must be at least 0")
+
+    def mixture(
+        self, router_logits: Tensor, noisy: bool = False, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """The mixture weights of routers.
+
+        Args:
+            router_logits: theta, shape (..., C); -inf stands for a weight of exactly 0.
+            noisy: add the noise, as in training.
+            generator: draws it; as for dropout, torch's own if None.
+
+        Returns:
+            pi, shape (..., C), at least the floor, each row sums to 1.
+
+        Raises:
+            InputError: the floor is larger than 1 / C.
+        """
+        if noisy and self.noise:
+            if generator is None:
+                draws = torch.rand_like(router_logits)
+            else:  # a generator draws on its own device only
+                draws = torch.rand(router_logits.shape, generator=generator, device=generator.device)
+            router_logits = router_logits + self.noise * draws.to(router_logits)
+        # pi_c = exp(theta_c / tau) / sum_c' exp(theta_c' / tau)
+        mixture = torch.softmax(router_logits / self.temperature, dim=-1)
+        if not self.floor:
+            return mixture
+        num_clusters = router_logits.shape[-1]
+        require(
+            self.floor * num_clusters < 1,
+            f"floor is {self.floor}; with {num_clusters} adaptors it must be below {1 / num_clusters:g}",
+        )
+        # between the mixture and the uniform one, so that the smallest weight is the floor
+        return self.floor + (1 - num_clusters * self.floor) * mixture
+
+    def penalty(self, router_logits: Tensor) -> Tensor:
+        """What training adds to the loss: -lambda H(pi), a scalar."""
+        if not self.entropy:
+            return router_logits.new_zeros(())
+        return -self.entropy * entropy(self.mixture(router_logits)).sum()
+
+
+def entropy(mixture: Tensor) -> Tensor:
+    """H(pi) = -sum_c pi_c log pi_c of mixtures (..., C), in nats: from 0 (one-hot) to log C (uniform).
+
+    Example:
+        >>> entropy(torch.tensor([[0.5, 0.5], [1.0, 0.0]]))
+        tensor([0.6931, 0.0000])
+    """
+    # 0 log 0 = 1 log 1 = 0; at a weight of 0 the slope of -pi log pi is infinite, and its gradient NaN
+    entropies: Tensor = torch.special.entr(mixture.masked_fill(mixture == 0, 1)).sum(dim=-1)
+    return entropies
+
+
+def closed_form(losses: Tensor, learning_rate: float) -> Tensor:
+    """The exact update of a router that was reset: pi_c prop exp(-eta f^k(w_c)).
+
+    It minimises <pi, f> - H(pi) / eta over the simplex, and is what a gradient step on
+    theta, from uniform, approximates to second order in ||w_c - w_hat|| (with eta / C).
+
+    Args:
+        losses: f^k(w_c), the client's own loss of each cluster's model, shape (..., C). (The
+            paper prints f_c; its derivation has f^k.)
+        learning_rate: eta >= 0; 0 gives the uniform mixture.
+
+    Returns:
+        pi, shape (..., C), on the simplex.
+
+    Source: section 'Analysis', the router update, and appendix 'Router Update'.
+
+    Example:
+        >>> closed_form(torch.tensor([0.0, 0.6931]), learning_rate=1.0)  # 1 to 1/2
+        tensor([0.6667, 0.3333])
+    """
+    return momentum_form(torch.ones_like(losses), losses, learning_rate)
+
+
+def momentum_form(mixture: Tensor, losses: Tensor, learning_rate: float) -> Tensor:
+    """The same update of a router that is kept: pi_c prop pi_c exp(-eta f^k(w_c)).
+
+    Args:
+        mixture: pi before the update, shape (..., C).
+        losses: f^k(w_c), shape (..., C).
+        learning_rate: eta >= 0.
+
+    Returns:
+        pi after it, shape (..., C). A weight of 0 stays 0.
+
+    Source: appendix 'Router Update'.
+    """
+    # pi_c <- pi_c exp(-eta f(w_c)) / sum_c' pi_c' exp(-eta f(w_c'))
+    return torch.softmax(mixture.log() - learning_rate * losses, dim=-1)
 
 
 def uniform_logits(num_clients: int, num_clusters: int) -> Tensor:
@@ -41,7 +154,7 @@ def one_hot_logits(clusters: Tensor, num_clusters: int) -> Tensor:
         num_clusters: C.
 
     Example:
-        >>> mixture(one_hot_logits(torch.tensor([2]), 4))
+        >>> Router().mixture(one_hot_logits(torch.tensor([2]), 4))
         tensor([[0., 0., 1., 0.]])
     """
     chosen = torch.nn.functional.one_hot(clusters % num_clusters, num_clusters).bool()

@@ -1,303 +1,313 @@
-"""Adaptors: one contract for every kind, and the numbers of each."""
+"""Adaptors: one contract for every kind and every geometry."""
 
-from collections.abc import Callable, Mapping
-from fractions import Fraction
-from typing import Any, get_args
+import copy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple, get_args
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from torch import Tensor, nn
+from torch.func import functional_call, vmap
 
-from floral_lite import Floral, InputError
+from floral_lite import Floral, load, save
 from floral_lite.adaptors import (
     KINDS,
-    Adaptor,
-    BiasAdaptor,
+    Convolution,
     Initialisation,
-    LinearAdaptor,
-    initialise,
-    linear_rank,
-    num_parameters,
-    personalise,
+    Options,
     plan,
 )
 
+pytestmark = pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel lengths")
 C = 3
-RANK = 2
-# A layer of each type in the registry with an input for it; a new type must join this table.
-LAYERS: dict[type[nn.Module], tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
-    nn.Linear: (lambda: nn.Linear(7, 5), (4, 7)),
-    nn.Conv1d: (lambda: nn.Conv1d(2, 5, 3), (4, 2, 6)),
-    nn.Conv2d: (lambda: nn.Conv2d(2, 5, 3), (4, 2, 6, 6)),
-    nn.Conv3d: (lambda: nn.Conv3d(2, 5, 3), (4, 2, 4, 4, 4)),
-}
-# Parameters of one adaptor: r (m + n) of a weight 5 x 7 at rank 2, m of a bias of 5.
-COUNTS = {(nn.Linear, "weight"): 2 * (5 + 7)} | {(layer, "bias"): 5 for layer in LAYERS}
-# The factors that start at random; all others start at zero.
-RANDOM = {("weight", "paper"): {"U"}, ("weight", "authors"): {"V"}}
 INITS = get_args(Initialisation)
+ROUTES = ("merged", "factored", "auto")
+
+# ---------------------------------------------------------------------------------------------
+# The table: every layer type of the registry in every geometry, with the shapes of its inputs.
+
+Layers = dict[str, tuple[Callable[[], nn.Module], list[tuple[int, ...]]]]
+
+CONVOLUTIONS: Layers = {
+    "1d": (lambda: nn.Conv1d(4, 6, 3), [(2, 4, 7)]),
+    "1d-geometry": (
+        lambda: nn.Conv1d(4, 6, 3, stride=2, padding=1, dilation=2, groups=2, bias=False),
+        [(2, 4, 9)],
+    ),
+    "1d-same-even": (lambda: nn.Conv1d(4, 2, 2, padding="same"), [(2, 4, 7)]),
+    "1d-circular": (lambda: nn.Conv1d(4, 2, 3, padding=2, padding_mode="circular"), [(2, 4, 7)]),
+    "2d": (lambda: nn.Conv2d(4, 6, 3), [(2, 4, 5, 5)]),
+    "2d-geometry": (
+        lambda: nn.Conv2d(4, 6, (3, 2), stride=(2, 1), padding=(1, 2), dilation=(1, 2), groups=2),
+        [(2, 4, 6, 5)],
+    ),
+    "2d-first-side-longer": (lambda: nn.Conv2d(2, 6, (1, 3), padding=(0, 1)), [(2, 2, 4, 5)]),
+    "2d-depthwise": (lambda: nn.Conv2d(4, 4, 3, padding=1, groups=4, bias=False), [(2, 4, 5, 5)]),
+    "2d-depthwise-more": (lambda: nn.Conv2d(2, 4, 3, stride=2, groups=2), [(2, 2, 5, 6)]),
+    "2d-1x1": (lambda: nn.Conv2d(4, 6, 1, stride=2, bias=False), [(2, 4, 5, 5)]),
+    "2d-same": (lambda: nn.Conv2d(4, 2, (3, 2), padding="same", dilation=2), [(2, 4, 5, 5)]),
+    "2d-valid": (lambda: nn.Conv2d(4, 2, (2, 3), padding="valid"), [(2, 4, 5, 5)]),
+    "2d-circular": (
+        lambda: nn.Conv2d(4, 2, 3, stride=2, padding=(1, 2), padding_mode="circular"),
+        [(2, 4, 5, 5)],
+    ),
+    "2d-reflect": (lambda: nn.Conv2d(4, 2, 3, padding="same", padding_mode="reflect"), [(2, 4, 5, 5)]),
+    "2d-replicate": (lambda: nn.Conv2d(4, 2, 3, padding=2, padding_mode="replicate"), [(2, 4, 5, 5)]),
+    "2d-no-batch": (lambda: nn.Conv2d(4, 2, 3, padding=1), [(4, 5, 5)]),
+    "3d": (lambda: nn.Conv3d(2, 3, (2, 1, 3)), [(2, 2, 3, 3, 4)]),
+    "3d-geometry": (
+        lambda: nn.Conv3d(2, 4, 2, stride=(1, 2, 1), padding=(1, 0, 1), dilation=(2, 1, 1), groups=2),
+        [(2, 2, 3, 3, 3)],
+    ),
+    "1d-transposed": (
+        lambda: nn.ConvTranspose1d(4, 6, 3, stride=2, padding=1, output_padding=1, groups=2),
+        [(2, 4, 5)],
+    ),
+    "2d-transposed": (lambda: nn.ConvTranspose2d(4, 3, (3, 2), bias=False), [(2, 4, 4, 4)]),
+    "2d-transposed-geometry": (
+        lambda: nn.ConvTranspose2d(
+            4, 6, (3, 2), stride=(2, 3), padding=(1, 2), output_padding=(1, 2), groups=2, dilation=(2, 1)
+        ),
+        [(2, 4, 4, 4)],
+    ),
+    "3d-transposed": (
+        lambda: nn.ConvTranspose3d(2, 4, (2, 1, 3), stride=(1, 2, 2), padding=(0, 0, 1), groups=2),
+        [(2, 2, 2, 2, 3)],
+    ),
+}
+NORMS: Layers = {
+    "batch-1d": (lambda: nn.BatchNorm1d(4), [(5, 4)]),
+    "batch-1d-sequence": (lambda: nn.BatchNorm1d(4, eps=0.1), [(5, 4, 3)]),
+    "batch-2d": (lambda: nn.BatchNorm2d(4), [(2, 4, 3, 2)]),
+    "batch-3d": (lambda: nn.BatchNorm3d(4), [(2, 4, 3, 2, 2)]),
+    "instance-1d": (lambda: nn.InstanceNorm1d(4, affine=True), [(2, 4, 5)]),
+    "instance-2d": (lambda: nn.InstanceNorm2d(4, affine=True), [(2, 4, 3, 2)]),
+    "instance-3d": (lambda: nn.InstanceNorm3d(4, affine=True), [(2, 4, 3, 2, 2)]),
+    "layer": (lambda: nn.LayerNorm((3, 4)), [(2, 3, 4)]),
+    "layer-no-bias": (lambda: nn.LayerNorm(4, bias=False), [(2, 3, 4)]),
+    "group": (lambda: nn.GroupNorm(2, 4), [(2, 4, 3)]),
+    "rms": (lambda: nn.RMSNorm(4), [(2, 3, 4)]),
+}
+OTHERS: Layers = {
+    "linear": (lambda: nn.Linear(7, 5), [(4, 7)]),
+    "linear-no-bias": (lambda: nn.Linear(5, 7, bias=False), [(2, 3, 5)]),
+    "linear-one-input": (lambda: nn.Linear(5, 7), [(5,)]),
+    "attention": (lambda: nn.MultiheadAttention(4, 2), [(3, 2, 4)] * 3),
+    "attention-no-bias": (lambda: nn.MultiheadAttention(4, 2, bias=False, batch_first=True), [(2, 3, 4)] * 3),
+    "attention-sizes": (
+        lambda: nn.MultiheadAttention(4, 2, kdim=3, vdim=5, add_bias_kv=True, batch_first=True),
+        [(2, 3, 4), (2, 5, 3), (2, 5, 5)],
+    ),
+    "embedding": (lambda: nn.Embedding(6, 4), [(2, 3)]),
+    "embedding-padding": (lambda: nn.Embedding(4, 6, padding_idx=1), [(2, 3)]),
+}
 
 
-class Case:
-    """One kind of adaptor on one parameter of one layer."""
+class Case(NamedTuple):
+    """A layer, inputs for it, and how it is adapted; in double precision."""
 
-    def __init__(self, layer_type: type[nn.Module], parameter: str, init: Initialisation) -> None:
-        build, self.input_shape = LAYERS[layer_type]
-        self.layer = build().double()
-        self.key, self.parameter, self.init = (layer_type, parameter), parameter, init
-        self.adaptor: Adaptor = KINDS[layer_type][parameter].fit(self.layer, RANK, 1.0, init)
-        self.base = self.layer.get_parameter(parameter).detach()
+    build: Callable[[], nn.Module]
+    shapes: list[tuple[int, ...]]
+    options: dict[str, Any]
 
-    def fresh(self, seed: int = 0) -> dict[str, Tensor]:
-        return self.adaptor.initialise(C, torch.Generator().manual_seed(seed))
+    def layer(self) -> nn.Module:
+        """In evaluation mode, and away from the simple numbers that norms and biases start at."""
+        layer = self.build().double().eval()
+        with torch.no_grad():
+            for parameter in layer.parameters():
+                parameter.add_(0.3 * torch.rand_like(parameter))
+            for name, buffer in layer.named_buffers():
+                if name.startswith("running"):
+                    buffer.add_(torch.rand_like(buffer))
+        return layer
 
-    def trained(self) -> dict[str, Tensor]:
-        """Factors that are all away from zero."""
-        generator = torch.Generator().manual_seed(1)
-        return {
-            name: torch.randn(C, *shape, generator=generator, dtype=torch.float64)
-            for name, shape in self.adaptor.shapes.items()
-        }
+    def inputs(self) -> tuple[Tensor, ...]:
+        layer = self.build()
+        if isinstance(layer, nn.Embedding):
+            return (torch.randint(layer.num_embeddings, self.shapes[0]),)
+        return tuple(torch.randn(shape, dtype=torch.float64) for shape in self.shapes)
+
+    def wrapped(self, layer: nn.Module) -> Floral:
+        return Floral(layer, 2, C, **self.options)
+
+    def trained(self) -> Floral:
+        """With adaptors, router and the client's own statistics away from where they start."""
+        layer = self.layer()
+        model = self.wrapped(layer)
+        with torch.no_grad():
+            for parameter in [*model.adaptors.parameters(), model.router_logits]:
+                parameter.normal_()
+            for statistic in model.statistics.buffers():
+                statistic.add_(torch.rand_like(statistic))
+            if isinstance(layer, nn.Embedding) and layer.padding_idx is not None:
+                model.get_parameter("adaptors.weight.V")[:, layer.padding_idx] = 0  # where training leaves it
+        return model
 
 
-CASES = [
-    pytest.param((layer, parameter, init), id=f"{layer.__name__}.{parameter}-{init}")
-    for layer, parameters in KINDS.items()
-    for parameter in parameters
-    for init in INITS
-]
+def call(model: Callable[..., Any], inputs: tuple[Tensor, ...]) -> Tensor:
+    """The model's outputs; attention returns its weights beside them."""
+    outputs = model(*inputs)
+    first: Tensor = outputs[0] if isinstance(outputs, tuple) else outputs
+    return first
 
 
-@pytest.fixture(params=CASES)
+def can_be_split_into_filters(layer: nn.Module) -> bool:
+    kernel = layer.get_parameter("weight").shape[2:]
+    return len(kernel) == 2 and max(kernel) > 1
+
+
+TABLE = {f"{name}-affine": Case(*row, {}) for name, row in {**OTHERS, **NORMS}.items()}
+TABLE |= {f"{name}-nora": Case(*row, {"norms": "batch_nora"}) for name, row in NORMS.items()}
+TABLE |= {
+    f"{name}-{kind}": Case(*row, {"convolution": kind})
+    for name, row in CONVOLUTIONS.items()
+    for kind in get_args(Convolution)
+    if kind != "filter" or can_be_split_into_filters(row[0]())
+}
+
+
+@pytest.fixture(params=TABLE.values(), ids=TABLE)
 def case(request: pytest.FixtureRequest) -> Case:
-    return Case(*request.param)
+    chosen: Case = request.param
+    return chosen
 
 
-def simplex(*weights: float) -> Tensor:
-    return torch.tensor(weights, dtype=torch.float64)
+def close(actual: Tensor, expected: Tensor) -> None:
+    """Equal to the rounding of double precision."""
+    torch.testing.assert_close(actual, expected, rtol=1e-11, atol=1e-11)
 
 
-def test_the_contract_covers_every_layer_of_the_registry() -> None:
-    assert set(LAYERS) == set(KINDS)
+def test_the_table_has_every_layer_of_the_registry() -> None:
+    assert {type(case.build()) for case in TABLE.values()} == set(KINDS)
 
 
-def test_adds_nothing_at_the_start(case: Case) -> None:
-    delta = case.adaptor.delta(case.fresh(), torch.tensor([0.2, 0.3, 0.5]))
-    assert torch.equal(delta, torch.zeros(case.base.shape))
+@pytest.mark.parametrize("init", INITS)
+def test_nothing_is_added_at_the_start(case: Case, init: Initialisation) -> None:
+    layer, inputs = case.layer(), case.inputs()
+    model = Floral(layer, 2, C, init=init, **case.options)
+    personal = model.personal_parameters()
+    assert all(torch.equal(personal[name], base) for name, base in layer.named_parameters())
+    for model.mixing in ROUTES:
+        close(call(model, inputs), call(layer, inputs))
 
 
-def test_only_the_expected_factor_starts_at_random(case: Case) -> None:
-    random = {name for name, tensor in case.fresh().items() if tensor.abs().max() > 0}
-    assert random == RANDOM.get((case.parameter, case.init), set())
+def test_every_route_computes_what_the_merged_layer_computes(case: Case) -> None:
+    model, inputs = case.trained(), case.inputs()
+    expected = call(model.merge(), inputs)
+    assert not torch.allclose(expected, call(model.base, inputs))
+    cotangent = torch.randn_like(expected)
+    gradients = {}
+    for model.mixing in ROUTES:
+        outputs = call(model, inputs)
+        close(outputs, expected)
+        gradients[model.mixing] = torch.autograd.grad((outputs * cotangent).sum(), list(model.parameters()))
+    for route in ROUTES[1:]:
+        for gradient, by_merging in zip(gradients[route], gradients["merged"], strict=True):
+            close(gradient, by_merging)
+
+
+def test_merging_twice_is_merging_once_and_can_be_undone_exactly(case: Case) -> None:
+    model = case.trained()
+    before = copy.deepcopy(model.state_dict())
+    once, twice = model.merge(), model.merge()
+    assert type(once) is type(model.base)
+    for name, tensor in once.state_dict().items():
+        assert torch.equal(tensor, twice.state_dict()[name])
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+    for name, tensor in model.unmerge(once).state_dict().items():
+        assert torch.equal(tensor, before[f"base.{name}"])
+
+
+def test_the_mixture_is_the_weighted_sum_of_the_single_adaptors(case: Case) -> None:
+    model = case.trained()
+    mixture = torch.tensor([0.2, 0.3, 0.5], dtype=torch.float64)
+    mixed = model.personal_parameters(mixture)
+    singles = [model.personal_parameters(one_hot) for one_hot in torch.eye(C, dtype=torch.float64)]
+    for name in model.plan:
+        base = model.base.get_parameter(name)
+        # u + sum_c pi_c a_c, with a_c what adaptor c alone adds
+        added = [weight * (single[name] - base) for weight, single in zip(mixture, singles, strict=True)]
+        assert all(one.any() for one in added)
+        close(mixed[name], base + added[0] + added[1] + added[2])
+
+
+def test_only_adaptors_and_router_move_where_the_base_is_frozen(case: Case) -> None:
+    model, inputs = case.trained(), case.inputs()
+    model.base.requires_grad_(False)
+    before = copy.deepcopy(model.state_dict())
+    outputs = call(model, inputs)
+    (outputs * torch.randn_like(outputs)).sum().backward()
+    torch.optim.SGD(model.parameters(), lr=0.1).step()
+    moved = {name for name, tensor in model.state_dict().items() if not torch.equal(tensor, before[name])}
+    assert moved == {"router_logits", *(f"adaptors.{name}" for name in model.clustered())}
+
+
+def test_the_gradients_of_what_is_added_agree_with_finite_differences(case: Case) -> None:
+    model = case.trained()
+    for name, adaptor in model.plan.items():
+        factors = [model.get_parameter(f"adaptors.{name}.{factor}") for factor in adaptor.shapes]
+
+        def delta(mixture: Tensor, *factors: Tensor, adaptor: Any = adaptor) -> Tensor:
+            added: Tensor = adaptor.delta(dict(zip(adaptor.shapes, factors, strict=True)), mixture)
+            return added
+
+        assert torch.autograd.gradcheck(delta, (model.mixture(), *factors), fast_mode=True)
+
+
+def test_a_saved_model_is_loaded_again(case: Case, tmp_path: Path) -> None:
+    model, inputs = case.trained(), case.inputs()
+    save(model, tmp_path / "model.safetensors")
+    loaded = load(tmp_path / "model.safetensors", case.layer()).eval()
+    assert loaded.plan == model.plan
+    assert all(torch.equal(tensor, model.state_dict()[name]) for name, tensor in loaded.state_dict().items())
+    assert torch.equal(call(loaded, inputs), call(model, inputs))
+
+
+def test_clients_run_side_by_side_under_vmap(case: Case) -> None:
+    model = case.trained()
+    clients = [case.inputs() for _ in range(2)]
+    logits = torch.randn(2, C, dtype=torch.float64)
+
+    def client(router_logits: Tensor, *inputs: Tensor) -> Tensor:
+        return call(lambda *inputs: functional_call(model, {"router_logits": router_logits}, inputs), inputs)
+
+    one_by_one = torch.stack([client(own, *inputs) for own, inputs in zip(logits, clients, strict=True)])
+    for model.mixing in ROUTES:
+        close(vmap(client)(logits, *map(torch.stack, zip(*clients, strict=True))), one_by_one)
+
+
+@pytest.mark.parametrize("route", ROUTES)
+@pytest.mark.parametrize(
+    "name",
+    [
+        "linear-affine",
+        "attention-sizes-affine",
+        "embedding-affine",
+        "layer-affine",
+        "batch-1d-affine",
+        "1d-geometry-channel_out",
+        "2d-geometry-balanced",
+        "2d-valid-filter",
+        "3d-transposed-channel_in",
+    ],
+)
+def test_the_gradients_of_a_model_agree_with_finite_differences(name: str, route: Any) -> None:
+    model, inputs = TABLE[name].trained(), TABLE[name].inputs()
+    model.mixing = route
+    names, parameters = zip(*model.named_parameters(), strict=True)
+
+    def outputs(*parameters: Tensor) -> Tensor:
+        own = dict(zip(names, parameters, strict=True))
+        return call(lambda *inputs: functional_call(model, own, inputs), inputs)
+
+    assert torch.autograd.gradcheck(outputs, parameters, fast_mode=True)
 
 
 def test_one_tensor_per_shape_with_a_leading_axis_of_clusters(case: Case) -> None:
-    shapes = {name: tuple(tensor.shape) for name, tensor in case.fresh().items()}
-    assert shapes == {name: (C, *shape) for name, shape in case.adaptor.shapes.items()}
-
-
-def test_parameters_are_counted(case: Case) -> None:
-    assert num_parameters({"weight": case.adaptor}) == COUNTS[case.key]
-
-
-def test_the_same_generator_seed_gives_the_same_factors(case: Case) -> None:
-    first, again, other = case.fresh(0), case.fresh(0), case.fresh(1)
-    for name, tensor in first.items():
-        assert torch.equal(tensor, again[name])
-        random = name in RANDOM.get((case.parameter, case.init), set())
-        assert torch.equal(tensor, other[name]) != random
-
-
-def test_the_delta_is_linear_in_the_mixture(case: Case) -> None:
-    first, second = simplex(0.2, 0.3, 0.5), simplex(0.7, 0.3, 0.0)
-    together = case.adaptor.delta(case.trained(), 0.4 * first + 0.6 * second)
-    apart = [case.adaptor.delta(case.trained(), mixture) for mixture in (first, second)]
-    torch.testing.assert_close(together, 0.4 * apart[0] + 0.6 * apart[1])
-
-
-def test_the_delta_is_the_weighted_sum_of_the_single_adaptors(case: Case) -> None:
-    mixture = simplex(0.2, 0.3, 0.5)
-    singles = [case.adaptor.delta(case.trained(), one_hot) for one_hot in torch.eye(C, dtype=torch.float64)]
-    expected = sum(weight * single for weight, single in zip(mixture, singles, strict=True))
-    assert not torch.allclose(singles[0], singles[1])
-    torch.testing.assert_close(case.adaptor.delta(case.trained(), mixture), expected)
-
-
-def test_the_gradients_agree_with_finite_differences(case: Case) -> None:
-    names = list(case.adaptor.shapes)
-
-    def delta(mixture: Tensor, *factors: Tensor) -> Tensor:
-        return case.adaptor.delta(dict(zip(names, factors, strict=True)), mixture)
-
-    inputs = [simplex(0.2, 0.3, 0.5), *case.trained().values()]
-    assert torch.autograd.gradcheck(delta, [tensor.requires_grad_() for tensor in inputs])
-
-
-def test_merged_computes_what_unmerged_computes(case: Case) -> None:
-    model = Floral(case.layer, RANK, C, init=case.init).double()
-    generator = torch.Generator().manual_seed(2)
-    with torch.no_grad():
-        for parameter in [*model.adaptors.parameters(), model.router_logits]:
-            parameter.normal_(generator=generator)
-    inputs = torch.randn(case.input_shape, generator=generator, dtype=torch.float64)
-    merged = model.merge()
-    assert not torch.allclose(merged(inputs), case.layer(inputs))
-    torch.testing.assert_close(merged(inputs), model(inputs))
-
-
-def test_the_linear_delta_by_hand() -> None:
-    adaptor = LinearAdaptor(out_features=2, in_features=3, rank=1)
-    factors = {
-        "U": torch.tensor([[[1.0], [2.0]], [[0.0], [1.0]]]),
-        "V": torch.tensor([[[1.0], [0.0], [3.0]], [[4.0], [4.0], [4.0]]]),
-    }
-    # 0.5 (1, 2)^T (1, 0, 3) + 0.25 (0, 1)^T (4, 4, 4)
-    expected = torch.tensor([[0.5, 0.0, 1.5], [2.0, 1.0, 4.0]])
-    assert torch.equal(adaptor.delta(factors, torch.tensor([0.5, 0.25])), expected)
-
-
-def test_the_bias_delta_by_hand() -> None:
-    factors = {"L": torch.tensor([[1.0, 2.0], [10.0, 20.0]])}
-    delta = BiasAdaptor(features=2).delta(factors, torch.tensor([0.5, 0.25]))
-    assert torch.equal(delta, torch.tensor([3.0, 6.0]))
-
-
-@pytest.mark.parametrize(
-    ("init", "factor", "variance"),
-    [("paper", "U", 1 / 400), ("authors", "V", 2 / 500)],  # 1 / m and 2 / n
-)
-def test_the_random_factor_has_the_stated_variance(
-    init: Initialisation, factor: str, variance: float
-) -> None:
-    factors = LinearAdaptor(400, 500, rank=4, init=init).initialise(5, torch.Generator().manual_seed(0))
-    # the mean and variance of 8,000 or more uniform numbers
-    assert float(factors[factor].mean()) == pytest.approx(0.0, abs=4 * (variance / 8000) ** 0.5)
-    assert float(factors[factor].var()) == pytest.approx(variance, rel=0.05)
-
-
-@pytest.mark.parametrize(
-    ("m", "n", "budget", "rank"),
-    # r = max(1, floor(rho m n / (m + n))); 0.1 * 200 * 784 / 984 = 15.9; 0.5 * 16 / 8 = 1
-    [
-        (200, 784, 0.01, 1),
-        (200, 784, 0.1, 15),
-        (10, 200, 0.1, 1),
-        (4, 4, 0.5, 1),
-        (4, 4, 1.0, 2),
-        (1, 9, 1, 1),
-        (200, 200, 0.29, 29),  # floating point would say 28
-    ],
-)
-def test_ranks_by_hand(m: int, n: int, budget: float, rank: int) -> None:
-    assert linear_rank(m, n, budget) == rank
-
-
-@given(st.integers(1, 2000), st.integers(1, 2000), st.floats(1e-4, 1.0))
-def test_the_rank_is_the_largest_that_keeps_to_the_budget(m: int, n: int, budget: float) -> None:
-    rank = linear_rank(m, n, budget)
-    allowed = Fraction(str(budget)) * m * n
-    assert rank >= 1
-    assert rank == 1 or (m + n) * rank <= allowed
-    assert (m + n) * (rank + 1) > allowed
-
-
-def test_fit_takes_the_rank_or_the_budgets_rank() -> None:
-    layer = nn.Linear(784, 200)
-    assert LinearAdaptor.fit(layer, 3, 1.0, "paper") == LinearAdaptor(200, 784, 3, "paper")
-    assert LinearAdaptor.fit(layer, None, 0.1, "authors") == LinearAdaptor(200, 784, 15, "authors")
-
-
-class Block(nn.Module):
-    """A module with adaptable layers below it, and parameters that no adaptor fits."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4))
-        self.head = nn.Linear(4, 2, bias=False)
-        self.scale = nn.Parameter(torch.ones(2))
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        outputs: Tensor = self.head(self.inner(inputs)) * self.scale
-        return outputs
-
-
-class MyLinear(nn.Linear):
-    """A linear layer by another name."""
-
-
-def test_the_plan_names_the_parameters_that_are_adapted() -> None:
-    assert list(plan(Block(), rank=1)) == ["inner.0.weight", "inner.0.bias", "head.weight"]
-    assert list(plan(nn.Linear(3, 2), rank=1)) == ["weight", "bias"]
-    assert list(plan(MyLinear(3, 2), rank=1)) == ["weight", "bias"]
-
-
-def test_frozen_parameters_get_no_adaptor() -> None:
-    model = Block()
-    model.inner.requires_grad_(False)
-    assert list(plan(model, rank=1)) == ["head.weight"]
-
-
-def test_a_layer_used_twice_gets_one_adaptor() -> None:
-    layer = nn.Linear(3, 3)
-    assert list(plan(nn.Sequential(layer, nn.ReLU(), layer), rank=1)) == ["0.weight", "0.bias"]
-
-
-def test_the_budget_gives_each_layer_its_own_rank() -> None:
-    adaptors = plan(nn.Sequential(nn.Linear(784, 200), nn.ReLU(), nn.Linear(200, 10)), budget=0.1)
-    assert adaptors["0.weight"] == LinearAdaptor(200, 784, 15)
-    assert adaptors["2.weight"] == LinearAdaptor(10, 200, 1)  # 0.1 * 2000 / 210 < 1
-    # 15 (200 + 784) + 200 + (10 + 200) + 10
-    assert num_parameters(adaptors) == 15180
-
-
-def test_personalise_adds_to_adapted_parameters_and_keeps_the_others() -> None:
-    model = nn.Sequential(nn.Linear(2, 1), nn.LayerNorm(1))
-    base = dict(model.named_parameters())
-    clustered = {
-        "0.weight.U": torch.tensor([[[1.0]], [[2.0]]]),
-        "0.weight.V": torch.tensor([[[1.0], [2.0]], [[3.0], [4.0]]]),
-        "0.bias.L": torch.tensor([[4.0], [8.0]]),
-    }
-    personal = personalise(plan(model, rank=1), base, clustered, torch.tensor([0.5, 0.5]))
-    # 0.5 * 1 * (1, 2) + 0.5 * 2 * (3, 4) = (3.5, 5)
-    torch.testing.assert_close(personal["0.weight"], base["0.weight"] + torch.tensor([[3.5, 5.0]]))
-    torch.testing.assert_close(personal["0.bias"], base["0.bias"] + 6.0)
-    assert personal["1.weight"] is base["1.weight"]
-    assert list(personal) == list(base)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({}, "rank is None and budget is None.*exactly one"),
-        ({"rank": 8, "budget": 0.1}, "rank is 8 and budget is 0.1.*exactly one"),
-        ({"rank": 0}, "rank is 0.*at least 1"),
-        ({"rank": -2}, "rank is -2"),
-        ({"budget": 0.0}, r"budget is 0\.0.*\(0, 1\]"),
-        ({"budget": 1.5}, r"budget is 1\.5.*\(0, 1\]"),
-        ({"budget": -0.1}, r"budget is -0\.1"),
-        ({"budget": float("nan")}, "budget is nan"),
-        ({"rank": 1, "init": "zeros"}, "init is 'zeros'.*'paper' or 'authors'"),
-    ],
-)
-def test_a_plan_out_of_range_is_refused(arguments: Mapping[str, Any], message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        plan(nn.Linear(3, 2), **arguments)
-
-
-@pytest.mark.parametrize("num_clusters", [0, -1])
-def test_fewer_than_one_cluster_is_refused(num_clusters: int) -> None:
-    with pytest.raises(InputError, match=f"num_clusters is {num_clusters}.*at least 1"):
-        initialise(plan(nn.Linear(3, 2), rank=1), num_clusters, torch.Generator())
-
-
-@pytest.mark.parametrize(
-    "model",
-    [nn.ReLU(), nn.LayerNorm(3), nn.Linear(2, 2).requires_grad_(False)],
-    ids=["none", "norm", "frozen"],
-)
-def test_a_model_with_nothing_to_adapt_is_refused(model: nn.Module) -> None:
-    with pytest.raises(InputError, match=f"{type(model).__name__} has nothing to adapt.*Linear"):
-        plan(model, rank=1)
+    for adaptor in plan(case.layer(), Options(rank=2, **case.options)).values():
+        fresh = adaptor.initialise(C, torch.Generator())
+        assert {name: tuple(tensor.shape) for name, tensor in fresh.items()} == {
+            name: (C, *shape) for name, shape in adaptor.shapes.items()
+        }
+        assert adaptor.num_parameters == sum(tensor[0].numel() for tensor in fresh.values())

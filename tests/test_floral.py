@@ -1,15 +1,20 @@
 """Floral on ordinary modules: plug and play, training, saving, merging."""
 
 import copy
+import io
+import pickle
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
 from torch.nn import functional
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from floral_lite import Floral, InputError
+from floral_lite import Floral, InputError, Router
 
 
 class Net(nn.Module):
@@ -27,6 +32,21 @@ class Net(nn.Module):
             outputs = torch.relu(self.hidden[1](outputs))
         scaled: Tensor = scale * self.head(outputs)
         return scaled
+
+
+class Normed(nn.Module):
+    """What behaves differently in training: batch norm and dropout."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Conv2d(1, 4, 3, bias=False), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Dropout(0.5)
+        )
+        self.head = nn.Linear(64, 3)
+
+    def forward(self, images: Tensor) -> Tensor:
+        outputs: Tensor = self.head(self.layers(images))
+        return outputs
 
 
 class Attention(nn.Module):
@@ -57,6 +77,9 @@ MODELS = pytest.mark.parametrize(
     [
         pytest.param(Net, IMAGES, id="nested"),
         pytest.param(Attention, TOKENS, id="attention"),
+        pytest.param(
+            lambda: nn.TransformerEncoderLayer(8, 2, 16, 0.0, batch_first=True), TOKENS, id="transformer"
+        ),
         pytest.param(lambda: nn.Linear(8, 3), TOKENS, id="linear"),
         pytest.param(lambda: nn.Linear(8, 3, bias=False), TOKENS, id="no-bias"),
     ],
@@ -112,6 +135,27 @@ def test_the_layer_computes_the_papers_formula() -> None:
     torch.testing.assert_close(model(x), y)
 
 
+def test_a_layer_under_two_names_has_one_adaptor() -> None:
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = nn.Linear(8, 8)
+            self.second = self.first
+
+        def forward(self, tokens: Tensor) -> Tensor:
+            outputs: Tensor = self.second(torch.relu(self.first(tokens)))
+            return outputs
+
+    base = Twice()
+    own, before = base.first.weight, base.first.weight.detach().clone()
+    model = perturb(Floral(base, rank=2, num_clusters=3))
+    assert model.plan.keys() == {"first.weight", "first.bias"}
+    outputs = model(TOKENS)
+    assert base.first.weight is base.second.weight is own
+    assert torch.equal(own, before)
+    torch.testing.assert_close(model.merge()(TOKENS), outputs)
+
+
 def test_personal_parameters_follow_the_mixture() -> None:
     model = perturb(Floral(nn.Linear(8, 3), rank=2, num_clusters=3))
     tensors = model.state_dict()
@@ -124,23 +168,40 @@ def test_personal_parameters_follow_the_mixture() -> None:
     assert all(torch.equal(own[name], by_router[name]) for name in personal)
 
 
-def test_convolutions_have_adaptive_biases() -> None:
-    model = Floral(Net(), rank=2, num_clusters=3)
-    names = {name for name, _ in model.adaptors.named_parameters()}
-    assert "features.0.bias.L" in names
-    assert not any(name.startswith(("features.0.weight", "features.1")) for name in names)
+def test_every_parameter_of_an_ordinary_model_has_an_adaptor() -> None:
+    base = Net()
+    model = Floral(base, rank=2, num_clusters=3)
+    factors = {name.rpartition(".")[0] for name, _ in model.adaptors.named_parameters()}
+    assert factors == set(model.plan) == {name for name, _ in base.named_parameters()}
     with torch.no_grad():
         model.get_parameter("adaptors.features.0.bias.L").copy_(
             torch.tensor([[3.0] * 3, [6.0] * 3, [9.0] * 3])
         )
     # 1/3 (3 + 6 + 9)
     personal = model.personal_parameters()["features.0.bias"]
-    torch.testing.assert_close(personal, model.get_parameter("base.features.0.bias") + 6.0)
+    torch.testing.assert_close(personal, base.get_parameter("features.0.bias") + 6.0)
+
+
+@pytest.mark.parametrize(
+    ("options", "left_out"),
+    [
+        ({"biases": False}, {"features.0.bias", "hidden.0.bias", "hidden.1.bias", "head.bias"}),
+        ({"norms": "none"}, {"features.1.weight", "features.1.bias"}),
+    ],
+)
+def test_an_option_leaves_parameters_alone(options: Mapping[str, Any], left_out: set[str]) -> None:
+    model = perturb(Floral(Net(), rank=2, num_clusters=3, **options))
+    every = set(Floral(Net(), rank=2).plan)
+    assert every - set(model.plan) == left_out
+    merged = dict(model.merge().named_parameters())
+    same = {name for name, tensor in model.base.named_parameters() if torch.equal(tensor, merged[name])}
+    assert same == left_out
 
 
 def test_parameters_are_counted() -> None:
-    # conv bias 3; linear 48 -> 8, 8 -> 8 and 8 -> 4 at rank 2 with their biases
-    one = 3 + (2 * (48 + 8) + 8) + (2 * (8 + 8) + 8) + (2 * (8 + 4) + 4)
+    # conv 1 -> 3, 3 x 3, at rank 2: (3 * 3 + 1 * 3) * 2, bias 3; norm 3 + 3;
+    # linear 48 -> 8, 8 -> 8 and 8 -> 4 at rank 2 with their biases
+    one = 24 + 3 + 6 + (2 * (48 + 8) + 8) + (2 * (8 + 8) + 8) + (2 * (8 + 4) + 4)
     base = Net()
     model = Floral(base, rank=2, num_clusters=3)
     assert model.num_adaptor_parameters == one
@@ -202,11 +263,342 @@ def test_a_deep_copy_is_its_own_model() -> None:
     assert not torch.allclose(twin(IMAGES), before)
 
 
+def pickled(model: Floral) -> Any:
+    return pickle.loads(pickle.dumps(model))
+
+
+def torch_saved(model: Floral) -> Any:
+    buffer = io.BytesIO()
+    torch.save(model, buffer)
+    buffer.seek(0)
+    return torch.load(buffer, weights_only=False)
+
+
+@pytest.mark.parametrize("through", [pickled, torch_saved])
+def test_pickling_keeps_everything(through: Callable[[Floral], Any]) -> None:
+    model = perturb(Floral(Normed(), rank=2, num_clusters=3, norms="batch_nora", router=Router(floor=0.1)))
+    twin = through(model.eval())
+    assert torch.equal(twin(IMAGES), model(IMAGES))
+    assert (twin.plan, twin.options, twin.router) == (model.plan, model.options, model.router)
+
+
+@pytest.mark.parametrize("precision", [torch.float64, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("wrapped_first", [True, False])
-def test_double_precision(wrapped_first: bool) -> None:
-    model = Floral(Net(), rank=1).double() if wrapped_first else Floral(Net().double(), rank=1)
-    assert {parameter.dtype for parameter in model.parameters()} == {torch.float64}
-    assert model(IMAGES.double()).dtype == torch.float64
+def test_other_precisions(precision: torch.dtype, wrapped_first: bool) -> None:
+    options: dict[str, Any] = {"rank": 2, "norms": "batch_nora"}
+    torch.manual_seed(0)
+    model = Floral(Normed(), **options) if wrapped_first else Floral(Normed().to(precision), **options)
+    model = perturb(model.to(precision)).eval()
+    floating = [*model.parameters(), *(buffer for buffer in model.buffers() if buffer.is_floating_point())]
+    assert {tensor.dtype for tensor in floating} == {precision}
+    outputs = model(IMAGES.to(precision))
+    assert outputs.dtype == precision
+    exactly = copy.deepcopy(model).double()(IMAGES.to(precision).double())
+    # a few operations, each with a relative error of half a unit in the last place
+    tolerance = 30 * torch.finfo(precision).eps * float(exactly.detach().abs().max())
+    torch.testing.assert_close(outputs.double(), exactly, atol=tolerance, rtol=0)
+
+
+@pytest.mark.parametrize("mixing", ["merged", "factored"])
+def test_layers_of_different_precision(mixing: Any) -> None:
+    class Mixed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm, self.layer = nn.LayerNorm(8), nn.Linear(8, 8).bfloat16()
+
+        def forward(self, tokens: Tensor) -> Tensor:
+            outputs: Tensor = self.layer(self.norm(tokens).bfloat16())
+            return outputs
+
+    model = perturb(Floral(Mixed(), rank=2, num_clusters=3))
+    model.mixing = mixing
+    outputs = model(TOKENS)
+    assert outputs.dtype == torch.bfloat16
+    torch.testing.assert_close(outputs, model.merge()(TOKENS), rtol=0.1, atol=0.1)
+
+
+@pytest.mark.parametrize("mixing", ["merged", "factored"])
+def test_autocast(mixing: Any) -> None:
+    model = perturb(Floral(Net(), rank=2, num_clusters=3))
+    model.mixing = mixing
+    exactly = model(IMAGES)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        outputs = model(IMAGES)
+        loss = outputs.square().mean()
+    assert outputs.dtype == torch.bfloat16
+    largest = float(exactly.detach().abs().max())
+    torch.testing.assert_close(outputs.float(), exactly, atol=0.05 * largest, rtol=0)
+    loss.backward()  # type: ignore[no-untyped-call]
+    assert all(bool(parameter.grad.isfinite().all()) for parameter in model.parameters())
+
+
+@pytest.mark.parametrize(
+    ("build", "inputs", "training", "norms", "backend"),
+    [
+        pytest.param(Net, IMAGES, True, "affine", "eager", id="nested"),
+        pytest.param(Normed, IMAGES, True, "affine", "aot_eager", id="training"),
+        pytest.param(Normed, IMAGES, False, "affine", "aot_eager", id="evaluation"),
+        # Batch-NorA watches the calls, which is not compiled
+        pytest.param(Normed, IMAGES, True, "batch_nora", "aot_eager", id="batch-nora"),
+        # in evaluation these layers take a fast path of their own
+        pytest.param(Attention, TOKENS, False, "affine", "aot_eager", id="attention"),
+        pytest.param(
+            lambda: nn.TransformerEncoderLayer(8, 2, 16, 0.0, batch_first=True),
+            TOKENS,
+            False,
+            "affine",
+            "eager",
+            id="transformer",
+        ),
+    ],
+)
+def test_torch_compile(build: Build, inputs: Tensor, training: bool, norms: Any, backend: str) -> None:
+    model = perturb(Floral(build(), rank=2, num_clusters=3, norms=norms)).train(training)
+    twin = copy.deepcopy(model)
+    torch.compiler.reset()
+    compiled = torch.compile(twin, backend=backend, fullgraph=norms == "affine")
+
+    def run(function: Callable[[Tensor], Tensor]) -> Tensor:
+        torch.manual_seed(1)  # of the dropout
+        return function(inputs)
+
+    outputs, by_compiled = run(model), run(compiled)
+    torch.testing.assert_close(by_compiled, outputs)
+    torch.testing.assert_close(dict(twin.named_buffers()), dict(model.named_buffers()))
+    outputs.square().mean().backward()  # type: ignore[no-untyped-call]
+    by_compiled.square().mean().backward()  # type: ignore[no-untyped-call]
+    for parameter, other in zip(model.parameters(), twin.parameters(), strict=True):
+        assert parameter.grad is not None
+        torch.testing.assert_close(other.grad, parameter.grad, rtol=1e-4, atol=1e-4)
+    with torch.no_grad():
+        torch.testing.assert_close(run(compiled), run(model), rtol=1e-4, atol=1e-5)
+
+
+def test_functional_call_takes_other_parameters() -> None:
+    model, other = (perturb(Floral(Net(), rank=2, num_clusters=3), seed) for seed in (0, 1))
+    wanted = other(IMAGES)
+    before = model(IMAGES)
+    given = {name: tensor.detach() for name, tensor in other.named_parameters()}
+    assert torch.equal(functional_call(model, given, (IMAGES,)), wanted)
+    assert torch.equal(model(IMAGES), before)
+
+
+@pytest.mark.parametrize("mixing", ["auto", "merged", "factored"])
+def test_vmap_over_clients(mixing: Any) -> None:
+    model = perturb(Floral(Net(), rank=2, num_clusters=3).double())
+    model.mixing = mixing
+    generator = torch.Generator().manual_seed(1)
+
+    def of_four_clients(tensor: Tensor) -> Tensor:
+        return torch.randn(4, *tensor.shape, generator=generator, dtype=torch.float64)
+
+    # every client has a router, adaptors and images of its own
+    stacked = {
+        name: of_four_clients(parameter)
+        for name, parameter in model.named_parameters()
+        if not name.startswith("base.")
+    }
+    images = of_four_clients(IMAGES)
+
+    def loss(parameters: Mapping[str, Tensor], images: Tensor) -> Tensor:
+        outputs: Tensor = functional_call(model, dict(parameters), (images,))
+        return outputs.square().mean()
+
+    losses, gradients = vmap(loss)(stacked, images), vmap(grad(loss))(stacked, images)
+    for k in range(4):
+        own = {name: tensor[k] for name, tensor in stacked.items()}
+        torch.testing.assert_close(losses[k], loss(own, images[k]))
+        for name, gradient in grad(loss)(own, images[k]).items():
+            torch.testing.assert_close(gradients[name][k], gradient)
+
+
+def test_vmap_over_routers_alone() -> None:
+    model = perturb(Floral(Net(), rank=2, num_clusters=3).double())
+    routers = torch.randn(4, 3, dtype=torch.float64)
+    images = IMAGES.double()
+    outputs = vmap(lambda logits: functional_call(model, {"router_logits": logits}, (images,)))(routers)
+    for k in range(4):
+        merged = model.merge(torch.softmax(routers[k], dim=0))
+        torch.testing.assert_close(outputs[k], merged(images))
+
+
+class Operations(TorchDispatchMode):
+    """Writes down every operation that runs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.append(str(function))
+        return function(*args, **(kwargs or {}))
+
+
+def operations_of(module: nn.Module, *inputs: Tensor) -> list[str]:
+    with torch.no_grad(), Operations() as operations:
+        module(*inputs)
+    return operations.names
+
+
+@pytest.mark.parametrize("mixing", ["merged", "factored"])
+def test_there_is_one_forward_pass_whatever_the_number_of_adaptors(mixing: Any) -> None:
+    def count(num_clusters: int) -> list[str]:
+        base = Net()
+        model = Floral(base, rank=2, num_clusters=num_clusters)
+        model.mixing = mixing
+        calls: list[str] = []
+        for name, layer in base.named_modules():
+            layer.register_forward_hook(lambda *_, name=name: calls.append(name))
+        names = operations_of(model, IMAGES)
+        assert calls.count("") == calls.count("head") == 1
+        return names
+
+    assert count(2) == count(16)
+
+
+def test_merging_adds_no_cost() -> None:
+    base = Net()
+    merged = perturb(Floral(base, rank=2, num_clusters=3)).merge()
+    assert operations_of(merged, IMAGES) == operations_of(base, IMAGES)
+    sizes = {name: tensor.shape for name, tensor in base.state_dict().items()}
+    assert {name: tensor.shape for name, tensor in merged.state_dict().items()} == sizes
+    assert [type(module) for module in merged.modules()] == [type(module) for module in base.modules()]
+
+
+@MODELS
+def test_unmerging_gives_the_base_back_bit_for_bit(build: Build, inputs: Tensor) -> None:
+    # of a size at which adding and subtracting again would round
+    model = perturb(Floral(build(), rank=2, num_clusters=3))
+    merged = model.merge()
+    once = {name: tensor.clone() for name, tensor in merged.state_dict().items()}
+    assert model.unmerge(merged) is merged
+    base = model.base.state_dict()
+    for name, tensor in merged.state_dict().items():
+        assert torch.equal(tensor, base[name]), name
+    assert torch.equal(merged.eval()(inputs), model.base.eval()(inputs))
+    again = model.merge().state_dict()
+    assert all(torch.equal(again[name], tensor) for name, tensor in once.items())
+
+
+@pytest.mark.parametrize("norms", ["affine", "batch_nora"])
+def test_a_merged_module_keeps_its_buffers(norms: Any) -> None:
+    base = Normed()
+    model = perturb(Floral(base, rank=2, num_clusters=3, norms=norms))
+    model(IMAGES)  # training moves the running statistics
+    model.eval()
+    merged = model.merge()
+    buffers = dict(merged.named_buffers())
+    assert float(buffers["layers.1.num_batches_tracked"]) == 1
+    for name, buffer in base.named_buffers():
+        assert torch.equal(buffers[name], buffer)
+        assert buffers[name] is not buffer
+    torch.testing.assert_close(merged(IMAGES), model(IMAGES))
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("norms", ["affine", "batch_nora"])
+def test_the_base_follows_the_mode(training: bool, norms: Any) -> None:
+    base = Normed()
+    alone = copy.deepcopy(base).train(training)
+    model = Floral(base, rank=2, num_clusters=3, norms=norms).train(training)
+    assert base.training == training
+
+    def run(module: nn.Module) -> Tensor:
+        torch.manual_seed(1)  # of the dropout
+        outputs: Tensor = module(IMAGES)
+        return outputs
+
+    before = copy.deepcopy(base.state_dict())
+    torch.testing.assert_close(run(model), run(alone))
+    own, wanted = dict(base.named_buffers()), dict(alone.named_buffers())
+    torch.testing.assert_close(own, wanted)
+    moved = not torch.equal(own["layers.1.running_mean"], before["layers.1.running_mean"])
+    assert moved == training
+    # the same inputs again: only dropout makes a difference
+    assert torch.equal(model(IMAGES), model(IMAGES)) != training
+
+
+def test_the_routers_options_reach_the_mixture() -> None:
+    logits = torch.tensor([1.0, 0.0, -1.0])
+    model = Floral(nn.Linear(8, 3), rank=2, num_clusters=3, router=Router(temperature=2.0, floor=0.1))
+    with torch.no_grad():
+        model.router_logits.copy_(logits)
+    # 0.1 + 0.7 softmax(theta / 2)
+    weights = (logits / 2).exp()
+    wanted = 0.1 + 0.7 * weights / weights.sum()
+    torch.testing.assert_close(model.mixture(), wanted)
+    perturb(model, seed=1)
+    torch.testing.assert_close(model(TOKENS), model.merge()(TOKENS))
+    assert float(model.mixture().min().detach()) >= 0.1
+
+
+def test_the_routers_noise_is_for_training_only() -> None:
+    model = perturb(Floral(nn.Linear(8, 3), rank=2, num_clusters=3, router=Router(noise=1.0)))
+    assert not torch.equal(model(TOKENS), model(TOKENS))
+    model.eval()
+    assert torch.equal(model(TOKENS), model(TOKENS))
+    torch.testing.assert_close(model(TOKENS), model.merge()(TOKENS))
+
+
+def test_the_penalty_is_the_routers_entropy() -> None:
+    model = Floral(nn.Linear(8, 3), rank=2, num_clusters=3, router=Router(entropy=0.5))
+    # -lambda H(uniform) = -0.5 log 3
+    torch.testing.assert_close(model.penalty(), torch.tensor(-0.5 * 1.0986123))
+    assert float(Floral(nn.Linear(8, 3), rank=2).penalty()) == 0
+
+
+def test_centering_happens_in_place() -> None:
+    # rank 8 is full for all layers, so nothing is cut off
+    model = perturb(Floral(Net(), rank=8, num_clusters=3).double())
+    images = IMAGES.double()
+    names = {name: id(parameter) for name, parameter in model.named_parameters()}
+    one_hot = torch.eye(3, dtype=torch.float64)
+    before = [model.merge(pi)(images) for pi in one_hot]
+    mean = model.merge(torch.full((3,), 1 / 3, dtype=torch.float64)).state_dict()
+    lost = model.center()
+    assert {name: id(parameter) for name, parameter in model.named_parameters()} == names
+    assert lost.keys() == model.plan.keys()
+    assert max(lost.values()) < 1e-12
+    for pi, outputs in zip(one_hot, before, strict=True):
+        torch.testing.assert_close(model.merge(pi)(images), outputs)
+    # u <- u + E_c[a_c]
+    for name, parameter in model.base.named_parameters():
+        torch.testing.assert_close(parameter.detach(), mean[name])
+
+
+def test_centering_takes_weights() -> None:
+    model = perturb(Floral(nn.Linear(8, 3), rank=3, num_clusters=3).double())
+    probability = torch.tensor([0.5, 0.5, 0.0], dtype=torch.float64)
+    wanted = model.merge(probability).state_dict()
+    model.center(probability, p=1.0, q=torch.inf)
+    torch.testing.assert_close(model.base.state_dict(), wanted)
+
+
+def test_a_refused_centering_changes_nothing() -> None:
+    model = perturb(Floral(Net(), rank=2, num_clusters=3))
+    before = copy.deepcopy(model.state_dict())
+    for refused in (partial(model.center, p=3.0, q=3.0), partial(model.center, torch.tensor([0.5, 0.5]))):
+        with pytest.raises(InputError):
+            refused()
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+
+
+@pytest.mark.parametrize(
+    "mixture", [torch.ones(1), torch.ones(3, 1) / 3, torch.tensor(1.0), torch.ones(4) / 4]
+)
+def test_a_mixture_of_another_size_is_refused(mixture: Tensor) -> None:
+    # one weight, or a column, would broadcast to a wrong sum without a complaint
+    model = perturb(Floral(nn.Linear(8, 3), rank=2, num_clusters=3))
+    with pytest.raises(InputError, match=r"mixture has shape .*each of the 3 adaptors"):
+        model.merge(mixture)
+
+
+def test_a_mixture_may_have_another_precision() -> None:
+    model = perturb(Floral(nn.Linear(8, 3), rank=2, num_clusters=3).double())
+    mixture = torch.tensor([0.25, 0.25, 0.5])
+    torch.testing.assert_close(
+        model.merge(mixture)(TOKENS.double()), model.merge(mixture.double())(TOKENS.double())
+    )
 
 
 def test_the_generator_decides_the_random_factor() -> None:
@@ -234,13 +626,24 @@ def test_wrapping_draws_nothing_from_the_global_generator() -> None:
         ({"rank": 0}, "rank is 0"),
         ({"budget": 2.0}, r"budget is 2\.0"),
         ({"rank": 1, "num_clusters": 0}, "num_clusters is 0"),
+        ({"rank": 1, "init": "zeros"}, "init is 'zeros'; it is one of 'paper', 'authors'"),
+        ({"rank": 1, "norms": "affin"}, "norms is 'affin'"),
+        ({"rank": 1, "convolution": "channels"}, "convolution is 'channels'"),
     ],
 )
 def test_arguments_out_of_range_are_refused(arguments: Mapping[str, Any], message: str) -> None:
+    base = nn.Linear(3, 2)
+    before = copy.deepcopy(base.state_dict())
     with pytest.raises(InputError, match=message):
-        Floral(nn.Linear(3, 2), **arguments)
+        Floral(base, **arguments)
+    assert list(base.state_dict()) == list(before)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in base.state_dict().items())
 
 
-def test_a_model_with_nothing_to_adapt_is_refused() -> None:
-    with pytest.raises(InputError, match="LayerNorm has nothing to adapt"):
-        Floral(nn.LayerNorm(3), rank=1)
+@pytest.mark.parametrize(
+    ("base", "options"),
+    [(nn.Sequential(nn.ReLU()), {}), (nn.LayerNorm(3), {"norms": "none"})],
+)
+def test_a_model_with_nothing_to_adapt_is_refused(base: nn.Module, options: Mapping[str, Any]) -> None:
+    with pytest.raises(InputError, match=f"{type(base).__name__} has nothing to adapt"):
+        Floral(base, rank=1, **options)

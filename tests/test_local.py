@@ -1,5 +1,6 @@
 """A client's half of Algorithm 1, worked out by hand."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -14,6 +15,7 @@ from floral_lite.federation import evaluate, local_training
 from floral_lite.federation.local import batches, gradient_step
 from floral_lite.methods import ROUTER, FedAvg, FLoRAL
 from floral_lite.roles import Roles
+from floral_lite.router import Router
 
 
 def scalar_task(*samples: tuple[float, float]) -> Task:
@@ -76,7 +78,7 @@ def test_the_loss_is_the_mean_over_the_steps() -> None:
 
 def test_one_simultaneous_step_of_floral_by_hand() -> None:
     task = scalar_task((1.0, 1.0))
-    method = FLoRAL(task.model, num_clusters=2, rank=1)
+    method = FLoRAL(task.model, num_clusters=2, rank=1, precondition=False)
     client = Roles(
         {"weight": torch.tensor([[0.0]])},
         {"weight.U": torch.tensor([[[1.0]], [[-1.0]]]), "weight.V": torch.tensor([[[0.5]], [[0.5]]])},
@@ -92,6 +94,63 @@ def test_one_simultaneous_step_of_floral_by_hand() -> None:
     assert trained.clustered["weight.V"].flatten().tolist() == pytest.approx([0.6, 0.4])
     # theta_c: pi_c g (w_c - w_hat) = -0.5, 0.5, with a learning rate of 1
     assert trained.private[ROUTER].tolist() == pytest.approx([0.5, -0.5])
+
+
+def test_one_preconditioned_step_of_floral_by_hand() -> None:
+    task = scalar_task((1.0, 1.0))
+    method = FLoRAL(task.model, num_clusters=2, rank=1, precondition=True)
+    client = Roles(
+        {"weight": torch.tensor([[0.0]])},
+        {"weight.U": torch.tensor([[[2.0]], [[-1.0]]]), "weight.V": torch.tensor([[[0.5]], [[1.0]]])},
+        {ROUTER: torch.tensor([0.0, 0.0])},
+    )
+    trained, loss = local_training(task, method, client, task.train[0], task.settings, generator())
+    # pi = (1/2, 1/2), w_0 = 1, w_1 = -1, w_hat = 0, g = -2 as above; u and theta as without
+    assert loss == pytest.approx(1.0)
+    assert float(trained.shared["weight"]) == pytest.approx(0.2)
+    assert trained.private[ROUTER].tolist() == pytest.approx([1.0, -1.0])
+    # U_c: pi_c g V_c / (V_c^2 + 1e-5) = -0.5 / 0.25, -1 / 1; V_c: pi_c g U_c / (U_c^2 + 1e-5) = -2 / 4, 1 / 1
+    moved_u, moved_v = 0.1 * 0.5 / 0.25001, 0.1 * 1 / 1.00001
+    assert trained.clustered["weight.U"].flatten().tolist() == pytest.approx([2 + moved_u, -1 + moved_v])
+    moved_u, moved_v = 0.1 * 2 / 4.00001, 0.1 * 1 / 1.00001
+    assert trained.clustered["weight.V"].flatten().tolist() == pytest.approx([0.5 + moved_u, 1 - moved_v])
+
+
+def test_the_step_descends_the_loss_and_the_penalty_and_the_loss_is_told_without_it() -> None:
+    """The router alone: theta - eta d (f - lambda H) / d theta, with one adaptor at w = 1, one at 0."""
+    task = scalar_task((1.0, 1.0))
+    method = FLoRAL(task.model, num_clusters=2, rank=1, router=Router(entropy=0.4), precondition=False)
+    client = Roles(
+        {"weight": torch.tensor([[0.0]])},
+        {"weight.U": torch.tensor([[[1.0]], [[0.0]]]), "weight.V": torch.tensor([[[1.0]], [[1.0]]])},
+        {ROUTER: torch.tensor([3.0, 1.0]).log()},
+    )
+    trained, loss = local_training(task, method, client, task.train[0], task.settings, generator())
+    # pi = (3/4, 1/4), w_hat = 3/4, loss 1/16, g = -1/2: pi_c g (w_c - w_hat) = -3/32, 3/32
+    assert loss == pytest.approx(1 / 16)
+    # -0.4 d H / d theta_c = 0.4 pi_c (log pi_c + H), H = log 4 - 3/4 log 3; for c = 0: 0.4 * 3/16 log 3
+    slope = -3 / 32 + 0.4 * 3 / 16 * math.log(3)
+    assert trained.private[ROUTER].tolist() == pytest.approx([math.log(3) - slope, slope], abs=1e-6)
+
+
+def test_noise_makes_the_steps_differ_between_generators() -> None:
+    task = scalar_task((2.0, 1.0))  # one sample: the order cannot differ
+    for noise in (0.0, 1.0):
+        method = FLoRAL(task.model, num_clusters=2, rank=1, router=Router(noise=noise))
+        client = Roles(
+            {"weight": torch.tensor([[0.0]])},
+            {"weight.U": torch.tensor([[[1.0]], [[-1.0]]]), "weight.V": torch.tensor([[[0.5]], [[0.7]]])},
+            {ROUTER: torch.tensor([0.0, 0.0])},
+        )
+        first, again, other = (
+            local_training(task, method, client, task.train[0], task.settings, generator(seed))
+            for seed in (0, 0, 1)
+        )
+        assert all(torch.equal(*pair) for pair in zip(first[0].tensors(), again[0].tensors(), strict=True))
+        assert (first[1] == other[1]) == (noise == 0)
+        assert evaluate(task, method, client, task.test[0]) == evaluate(task, method, client, task.test[0])
+        # at evaluation pi = (1/2, 1/2): w_hat = (0.5 - 0.7) / 2 = -0.1, loss (-0.2 - 1)^2
+        assert evaluate(task, method, client, task.test[0]).loss == pytest.approx(1.44)
 
 
 def test_a_client_smaller_than_a_batch_still_learns() -> None:

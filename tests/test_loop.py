@@ -1,9 +1,10 @@
 """The loop against Algorithm 1 written out plainly, and what a run promises."""
 
+import json
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -25,10 +26,12 @@ from floral_lite import (
     tasks,
     train,
 )
+from floral_lite.adaptors import Convolution, Norms
 from floral_lite.federation import federated_rounds
 from floral_lite.federation.loop import evaluate_clients, sample_clients
 from floral_lite.methods import ROUTER, Method
 from floral_lite.roles import Roles
+from floral_lite.router import Router, entropy
 from floral_lite.seeds import stream
 
 ROUNDS, SEED = 3, 5
@@ -63,7 +66,15 @@ class Plain(nn.Module):
         return self.layer("2", torch.relu(self.layer("0", inputs)))
 
 
-def sgd_epoch(net: Plain, task: Task, client: int, number: int) -> float:
+def precondition_by_hand(adaptor: nn.ParameterDict) -> None:
+    """G_U (V^T V + 1e-5 I)^-1 and G_V (U^T U + 1e-5 I)^-1 of both layers."""
+    for layer in ("0", "2"):
+        u, v = adaptor[f"{layer}_weight_U"], adaptor[f"{layer}_weight_V"]
+        for factor, other in ((u, v.detach()), (v, u.detach())):
+            factor.grad @= torch.linalg.inv(other.T @ other + 1e-5 * torch.eye(other.shape[1]).double())
+
+
+def sgd_epoch(net: Plain, task: Task, client: int, number: int, preconditioned: bool = False) -> float:
     """One local epoch with torch's own optimizer; returns the mean loss of its steps."""
     settings = task.settings
     groups = [{"params": [*net.base.parameters(), *net.adaptors.parameters()], "lr": settings.learning_rate}]
@@ -78,6 +89,9 @@ def sgd_epoch(net: Plain, task: Task, client: int, number: int) -> float:
         optimizer.zero_grad()
         loss = functional.cross_entropy(net(inputs[rows]), targets[rows])
         loss.backward()
+        if preconditioned:
+            for adaptor in net.adaptors:
+                precondition_by_hand(adaptor)
         optimizer.step()
         losses.append(loss.item())
     return sum(losses) / len(losses)
@@ -103,10 +117,13 @@ def same(actual: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
 
 @pytest.mark.parametrize("num_clusters", [1, 2, 4])
 @pytest.mark.parametrize("stateful", [True, False])
-def test_training_is_algorithm_1(ragged_task: Task, num_clusters: int, stateful: bool) -> None:
+@pytest.mark.parametrize("preconditioned", [False, True])
+def test_training_is_algorithm_1(
+    ragged_task: Task, num_clusters: int, stateful: bool, preconditioned: bool
+) -> None:
     """Learned routing, three of five ragged clients a round, short last batches, float64."""
     task = ragged_task
-    method = methods.FLoRAL(task.model, num_clusters=num_clusters, rank=2)
+    method = methods.FLoRAL(task.model, num_clusters, rank=2, precondition=preconditioned)
     first = method.initialise(task.clusters, SEED).map(Tensor.detach)
     base, adaptors, theta = first.shared, slices(first.clustered, num_clusters), first.private[ROUTER].clone()
     expected_losses = []
@@ -114,7 +131,7 @@ def test_training_is_algorithm_1(ragged_task: Task, num_clusters: int, stateful:
         nets, losses = {}, {}
         for k in sampled_in(task, number):
             nets[k] = Plain(base, adaptors, theta[k] if stateful else torch.zeros(num_clusters).double())
-            losses[k] = sgd_epoch(nets[k], task, k, number)
+            losses[k] = sgd_epoch(nets[k], task, k, number, preconditioned)
         n = {k: float(len(task.train[k])) for k in nets}
         pi = {k: torch.softmax(net.theta.detach(), 0) for k, net in nets.items()}
         # u <- sum_k N^k u^k / sum_k N^k; a_c <- sum_k pi_c^k N^k a_c^k / sum_k pi_c^k N^k
@@ -154,7 +171,7 @@ def test_one_hot_routing_is_a_federation_of_adaptors_per_cluster_over_a_shared_b
 ) -> None:
     """C plain federations, each averaging its own adaptor; only the base is averaged over all."""
     task, num_clusters = replace(ragged_task, settings=replace(ragged_task.settings, participation=1.0)), 3
-    method = methods.FLoRAL(task.model, num_clusters=num_clusters, rank=2, routing="optimal")
+    method = methods.FLoRAL(task.model, num_clusters, rank=2, routing="optimal", precondition=False)
     first = method.initialise(task.clusters, SEED).map(Tensor.detach)
     base, adaptor_of = first.shared, slices(first.clustered, num_clusters)
     members = {c: [k for k in range(5) if task.clusters[k] == c] for c in range(num_clusters)}
@@ -194,9 +211,9 @@ class Frozen(methods.FLoRAL):
         state = super().initialise(clusters, seed)
         return state._replace(clustered={name: 0 * tensor for name, tensor in state.clustered.items()})
 
-    def personalise(self, client: Roles) -> dict[str, Tensor]:
+    def personalise(self, client: Roles, generator: torch.Generator | None = None) -> dict[str, Tensor]:
         frozen = {name: tensor.detach() for name, tensor in client.clustered.items()}
-        return super().personalise(client._replace(clustered=frozen))
+        return super().personalise(client._replace(clustered=frozen), generator)
 
 
 def test_one_cluster_with_adaptors_frozen_at_zero_is_fedavg(ragged_task: Task) -> None:
@@ -354,6 +371,72 @@ class Trained(methods.FLoRAL):
         return state._replace(clustered=clustered)
 
 
+def image_task(task: Task) -> Task:
+    """The same clients, whose four numbers are an image of 2 x 2."""
+    # the generator was seeded before every test
+    model = nn.Sequential(
+        nn.Unflatten(1, (1, 2, 2)), nn.Conv2d(1, 4, 2, padding=1), nn.GroupNorm(2, 4), nn.ReLU(),
+        nn.Flatten(), nn.Linear(4 * 9, 3), nn.LayerNorm(3),
+    )  # fmt: skip
+    return replace(task, model=model.double())
+
+
+OPTIONS: list[dict[str, Any]] = [
+    {"router": Router(temperature=0.5)},
+    {"router": Router(floor=0.01)},
+    {"router": Router(noise=1.0)},
+    {"router": Router(entropy=0.1)},
+    {"router": Router(floor=0.01, noise=1.0, entropy=-0.1), "routing": "optimal"},
+    {"init": "authors"},
+    {"biases": False},
+    {"precondition": False},
+    {"precondition": True},
+    *({"convolution": kind} for kind in get_args(Convolution)),
+    *({"norms": kind} for kind in get_args(Norms)),
+]
+
+
+@pytest.mark.parametrize("images", [False, True], ids=["ragged", "images"])
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_every_option_trains_a_federation(ragged_task: Task, options: dict[str, Any], images: bool) -> None:
+    task = image_task(ragged_task) if images else ragged_task
+    method = methods.FLoRAL(task.model, num_clusters=3, rank=2, **options)
+    first = method.initialise(task.clusters, SEED)
+    history, state = train(task, method, seed=SEED, rounds=2)
+    assert all(
+        tensor.isfinite().all() for role in (state.shared, state.clustered) for tensor in role.values()
+    )
+    assert not state.private[ROUTER].isnan().any()
+    for name, tensor in state.clustered.items():
+        assert not torch.equal(tensor, first.clustered[name])
+    # what is told about the clients' mixtures is what the router's options make of theta
+    floor = method.router.floor
+    expected = floor + (1 - 3 * floor) * torch.softmax(state.private[ROUTER] / method.router.temperature, 1)
+    assert history.rounds[-1].mixture == pytest.approx(expected.numpy(), rel=1e-12)
+    # and the history can be written
+    assert json.loads(json.dumps(history.config))["rank"] == 2
+
+
+def test_noise_is_drawn_from_the_seed_of_the_run(ragged_task: Task) -> None:
+    method = methods.FLoRAL(ragged_task.model, num_clusters=2, rank=1, router=Router(noise=1.0))
+    first, again, other = (numbers(train(ragged_task, method, seed=seed)) for seed in (4, 4, 5))
+    assert first[0] == again[0]
+    assert all(torch.equal(*pair) for pair in zip(first[1], again[1], strict=True))
+    assert first[0] != other[0]
+    # and it is there: without it the same seed gives other numbers
+    assert numbers(run(ragged_task, seed=4))[0] != first[0]
+
+
+def test_the_entropy_regulariser_spreads_mixtures_or_sharpens_them(ragged_task: Task) -> None:
+    def mean_entropy(weight: float) -> float:
+        method = Trained(ragged_task.model, num_clusters=3, rank=1, router=Router(entropy=weight))
+        state = train(ragged_task, method, seed=SEED, rounds=4, participation=1.0, learning_rate=0.01).state
+        return float(entropy(method.mixture(state.private)).mean())
+
+    sharp, plain, spread = (mean_entropy(weight) for weight in (-0.2, 0.0, 0.2))
+    assert sharp + 0.05 < plain < spread - 0.05
+
+
 def test_stateless_clients_start_every_round_from_the_first_router(ragged_task: Task) -> None:
     """Where base and adaptors hardly move, a router that is kept drifts on, one that starts anew does not."""
     method = Trained(ragged_task.model, num_clusters=2, rank=1)
@@ -438,7 +521,9 @@ def test_arguments_out_of_range_are_refused(
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="this machine has no CUDA device")
 @pytest.mark.parametrize("name", ["fedavg", "floral"])
 def test_a_run_on_cuda_agrees_with_the_cpu(ragged_task: Task, name: str) -> None:
-    here, there = (run(ragged_task, name, device=device).state.tensors() for device in ("cpu", "cuda"))
+    noisy = {"num_clusters": 2, "rank": 1, "router": Router(noise=1.0)}
+    method = methods.make(name, ragged_task.model, **(noisy if name == "floral" else {}))
+    here, there = (train(ragged_task, method, device=device).state.tensors() for device in ("cpu", "cuda"))
     for a, b in zip(here, there, strict=True):
         torch.testing.assert_close(a, b.cpu(), rtol=1e-9, atol=1e-9)
 

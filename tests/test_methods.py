@@ -1,6 +1,9 @@
 """Methods: which parameter has which role, and the client's own model."""
 
+import json
+import math
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 import pytest
@@ -9,6 +12,8 @@ from torch import nn
 
 from floral_lite import InputError, Task, methods
 from floral_lite.methods import METHODS, ROUTER
+from floral_lite.roles import Roles
+from floral_lite.router import Router
 
 CLUSTERS = torch.tensor([0, 1, 2, 0, 1])
 
@@ -84,14 +89,93 @@ def test_the_budget_is_one_percent_unless_told() -> None:
 
 def test_options_say_how_to_make_the_method_again() -> None:
     model = nn.Linear(4, 2)
-    method = methods.FLoRAL(model, num_clusters=2, rank=3, routing="optimal", init="authors")
-    options = method.options()
-    assert options == {
-        "num_clusters": 2, "rank": 3, "budget": None, "init": "authors", "routing": "optimal"
-    }  # fmt: skip
-    assert methods.make("floral", model, **options).options() == options
+    adaptors = {
+        "rank": 3,
+        "budget": None,
+        "init": "authors",
+        "convolution": "filter",
+        "biases": False,
+        "norms": "none",
+    }
+    router = {"temperature": 0.5, "floor": 0.01, "noise": 1.0, "entropy": -0.2}
+    rest = {"num_clusters": 2, "routing": "optimal", "precondition": False}
+    options = methods.FLoRAL(model, **adaptors, **rest, router=Router(**router)).options()
+    assert options == {**adaptors, **rest, "router": router}
+    # also after they were kept as JSON, as a history does
+    assert methods.make("floral", model, **json.loads(json.dumps(options))).options() == options
     assert methods.make("floral", model).options()["budget"] == 0.01
+    assert methods.make("floral", model).options()["router"] == asdict(Router())
     assert methods.FedAvg(model).options() == {}
+
+
+def test_the_options_of_adaptors_reach_the_plan() -> None:
+    net = nn.Sequential(nn.Conv2d(4, 6, 3), nn.BatchNorm2d(6))
+    everything = methods.FLoRAL(net, rank=1).plan
+    assert list(everything) == ["0.weight", "0.bias", "1.weight", "1.bias"]
+    assert list(methods.FLoRAL(net, rank=1, biases=False, norms="none").plan) == ["0.weight"]
+    assert methods.FLoRAL(net, rank=1, norms="batch_nora").plan["1.bias"].kind == "batch_nora"
+    for kind in ("balanced", "channel", "channel_in", "channel_out", "filter", "reshaped"):
+        assert methods.FLoRAL(net, rank=1, convolution=kind).plan["0.weight"].kind == kind
+
+
+def trained_client(method: methods.FLoRAL) -> Roles:
+    """One client of a method, with everything away from zero."""
+    client = method.initialise(CLUSTERS, seed=0).of_client(0)
+    return client.map(lambda tensor: torch.randn(tensor.shape, dtype=tensor.dtype))
+
+
+def test_noise_differs_between_seeds_in_training_and_is_absent_elsewhere() -> None:
+    method = methods.FLoRAL(nn.Linear(4, 2), num_clusters=3, rank=1, router=Router(noise=1.0))
+    client = trained_client(method)
+
+    def weight(seed: int | None) -> torch.Tensor:
+        generator = None if seed is None else torch.Generator().manual_seed(seed)
+        return method.personalise(client, generator)["weight"]
+
+    before = torch.get_rng_state()
+    assert torch.equal(weight(0), weight(0))
+    assert not torch.allclose(weight(0), weight(1))
+    quiet = methods.FLoRAL(method.model, num_clusters=3, rank=1).personalise(client)["weight"]
+    assert torch.equal(weight(None), quiet)
+    assert torch.equal(method.mixture(client.private), torch.softmax(client.private[ROUTER], 0))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_the_mixture_that_clients_report_is_the_one_they_use() -> None:
+    """With temperature and floor: the clusters are averaged with the weights of the personal models."""
+    router = Router(temperature=0.5, floor=0.05)
+    method = methods.FLoRAL(nn.Linear(4, 2), num_clusters=3, rank=1, router=router)
+    client = trained_client(method)
+    pi = 0.05 + 0.85 * torch.softmax(client.private[ROUTER] / 0.5, 0)
+    torch.testing.assert_close(method.mixture(client.private), pi)
+    expected = client.shared["bias"] + sum(pi[c] * client.clustered["bias.L"][c] for c in range(3))
+    torch.testing.assert_close(method.personalise(client)["bias"], expected)
+
+
+def test_the_penalty_is_the_negative_entropy_of_the_mixture() -> None:
+    method = methods.FLoRAL(nn.Linear(4, 2), num_clusters=4, rank=1, router=Router(entropy=0.3))
+    uniform = method.initialise(CLUSTERS, seed=0).of_client(0)
+    assert float(method.penalty(uniform)) == pytest.approx(-0.3 * math.log(4))
+    assert methods.FLoRAL(nn.Linear(4, 2), rank=1).penalty(uniform) == 0
+    assert methods.FedAvg(nn.Linear(4, 2)).penalty(uniform) == 0
+
+
+def test_preconditioning_changes_the_gradients_of_factors_only() -> None:
+    model = nn.Linear(4, 2)
+    method = methods.FLoRAL(model, num_clusters=3, rank=2, precondition=True)
+    client, gradients = trained_client(method), trained_client(method)
+    step = method.precondition(client, gradients)
+    assert step.shared is gradients.shared
+    assert step.private is gradients.private
+    assert torch.equal(step.clustered["bias.L"], gradients.clustered["bias.L"])
+    v = client.clustered["weight.V"]
+    # G_U (V^T V + eps I)^-1
+    inverse = (v.mT @ v + 1e-5 * torch.eye(2)).inverse()
+    expected = gradients.clustered["weight.U"] @ inverse
+    torch.testing.assert_close(step.clustered["weight.U"], expected, rtol=1e-3, atol=1e-3)
+    off = methods.FLoRAL(model, num_clusters=3, rank=2, precondition=False)
+    assert off.precondition(client, gradients) is gradients
+    assert methods.FedAvg(model).precondition(client, gradients) is gradients
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -122,6 +206,9 @@ def test_an_option_that_the_method_lacks_is_refused() -> None:
         ({"rank": 2, "budget": 0.1}, "rank is 2 and budget is 0.1"),
         ({"rank": 0}, "rank is 0"),
         ({"budget": 0.0}, r"budget is 0\.0"),
+        ({"convolution": "best"}, "convolution is 'best'.*'balanced'"),
+        ({"norms": "batch"}, "norms is 'batch'.*'batch_nora'"),
+        ({"router": {"temperature": 0.0}}, r"temperature is 0\.0"),
     ],
 )
 def test_options_out_of_range_are_refused(options: dict[str, Any], message: str) -> None:

@@ -287,6 +287,13 @@ def test_a_model_with_statistics_is_refused() -> None:
         task([shard()], [shard()], model=nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3)))
 
 
+def test_a_layer_under_two_names_is_refused() -> None:
+    layer, activation = nn.Linear(2, 2), nn.ReLU()
+    task([shard()], [shard()], model=nn.Sequential(nn.Linear(2, 2), activation, nn.Linear(2, 3), activation))
+    with pytest.raises(InputError, match="one layer under two names, 0 and 1; register it once"):
+        task([shard()], [shard()], model=nn.Sequential(layer, layer, nn.Linear(2, 3)))
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [

@@ -1,19 +1,37 @@
 """Adaptors: what is added to a parameter of the base model, one file a kind."""
 
-from .bias import BiasAdaptor
-from .budget import linear_rank
-from .linear import Initialisation, LinearAdaptor
-from .registry import KINDS, Adaptor, check_num_clusters, initialise, num_parameters, personalise, plan
+from .budget import largest_rank
+from .low_rank import LowRankAdaptor
+from .norm import Statistics, batch_nora, batch_statistics
+from .options import Convolution, Initialisation, Norms, Options
+from .registry import (
+    KINDS,
+    Adaptor,
+    check_num_clusters,
+    factors_of,
+    initialise,
+    num_parameters,
+    personalise,
+    plan,
+)
+from .vector import VectorAdaptor
 
 __all__ = [
     "KINDS",
     "Adaptor",
-    "BiasAdaptor",
+    "Convolution",
     "Initialisation",
-    "LinearAdaptor",
+    "LowRankAdaptor",
+    "Norms",
+    "Options",
+    "Statistics",
+    "VectorAdaptor",
+    "batch_nora",
+    "batch_statistics",
     "check_num_clusters",
+    "factors_of",
     "initialise",
-    "linear_rank",
+    "largest_rank",
     "num_parameters",
     "personalise",
     "plan",

@@ -19,25 +19,22 @@ def check_rank(rank: int) -> None:
     require(rank >= 1, f"rank is {rank}; a low-rank adaptor needs at least 1: try 8")
 
 
-def linear_rank(out_features: int, in_features: int, budget: float) -> int:
+def largest_rank(weight_size: int, cost_of_a_rank: int, budget: float) -> int:
     """The largest rank whose adaptor keeps to the budget, but at least 1.
 
-    An adaptor U V^T has (m + n) r parameters; the budget allows rho m n of them.
-
     Args:
-        out_features: m, rows of the weight.
-        in_features: n, columns of the weight.
+        weight_size: parameters of the weight, m n for a linear layer.
+        cost_of_a_rank: parameters of an adaptor of rank 1, m + n for a linear layer.
         budget: rho in (0, 1], the adaptor's parameters relative to the weight's.
 
     Source: section 'Parameter-Efficient Adaptors', 'Relative parameter budget'.
 
     Example:
-        >>> linear_rank(200, 784, budget=0.01), linear_rank(200, 784, budget=0.1)
+        >>> largest_rank(200 * 784, 200 + 784, budget=0.01), largest_rank(200 * 784, 200 + 784, budget=0.1)
         (1, 15)
-        >>> linear_rank(10, 200, budget=0.01)  # 0.095 of a rank fits: the minimum is 1
+        >>> largest_rank(10 * 200, 10 + 200, budget=0.01)  # 0.095 of a rank fits: the minimum is 1
         1
     """
     check_budget(budget)
-    # r = max(1, floor(rho m n / (m + n))), with rho as written: as a float, 0.29 * 100 is 28.999...
-    allowed = Fraction(str(budget)) * out_features * in_features
-    return max(1, math.floor(allowed / (out_features + in_features)))
+    # r = max(1, floor(rho m n / (m + n))), with rho as written: as a float, 0.57 * 100 is 56.999...
+    return max(1, math.floor(Fraction(str(budget)) * weight_size / cost_of_a_rank))

@@ -5,29 +5,40 @@ An adaptor is a small frozen description with three verbs, and no tensors of its
 `delta(tensors, mixture)` is what their mixture adds to the base's parameter.
 """
 
-from collections.abc import Mapping
-from math import prod
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from ..errors import InputError, require
-from .bias import BiasAdaptor
-from .budget import check_budget
-from .linear import Initialisation, LinearAdaptor
+from .conv import fit_conv
+from .embedding import fit_embedding
+from .linear import fit_linear
+from .norm import fit_norm
+from .options import Options
+from .vector import fit_bias
 
 
 class Adaptor(Protocol):
     """What every kind of adaptor can do."""
 
-    @classmethod
-    def fit(cls, layer: nn.Module, rank: int | None, budget: float, init: Initialisation) -> "Adaptor":
-        """The adaptor for a layer, of this rank, or of the budget's where rank is None."""
+    @property
+    def kind(self) -> str:
+        """What it is called."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the parameter that it is added to."""
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """The tensors of one adaptor by name, with their shapes."""
+
+    @property
+    def num_parameters(self) -> int:
+        """Of one adaptor."""
 
     def initialise(self, num_clusters: int, generator: torch.Generator) -> dict[str, Tensor]:
         """C adaptors that add nothing yet, each tensor with a leading axis C."""
@@ -36,50 +47,61 @@ class Adaptor(Protocol):
         """What the mixture of the C adaptors adds to the parameter, in the parameter's shape."""
 
 
+# fit(layer, parameter name, options): the adaptor, or None where the options leave it out.
+Fit = Callable[[nn.Module, str, Options], Adaptor | None]
+
+_CONV: dict[str, Fit] = {"weight": fit_conv, "bias": fit_bias}
+_NORM: dict[str, Fit] = {"weight": fit_norm, "bias": fit_norm}
+
 # The registry: for each type of layer, which of its parameters are adapted, and how.
-KINDS: dict[type[nn.Module], dict[str, type[Adaptor]]] = {
-    nn.Linear: {"weight": LinearAdaptor, "bias": BiasAdaptor},
-    nn.Conv1d: {"bias": BiasAdaptor},
-    nn.Conv2d: {"bias": BiasAdaptor},
-    nn.Conv3d: {"bias": BiasAdaptor},
+KINDS: dict[type[nn.Module], dict[str, Fit]] = {
+    nn.Linear: {"weight": fit_linear, "bias": fit_bias},
+    nn.MultiheadAttention: {
+        "in_proj_weight": fit_linear,  # or, where sizes differ, the next three
+        "q_proj_weight": fit_linear,
+        "k_proj_weight": fit_linear,
+        "v_proj_weight": fit_linear,
+        "in_proj_bias": fit_bias,
+        "bias_k": fit_bias,
+        "bias_v": fit_bias,
+    },
+    nn.Embedding: {"weight": fit_embedding},
+    **dict.fromkeys([nn.Conv1d, nn.Conv2d, nn.Conv3d], _CONV),
+    **dict.fromkeys([nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d], _CONV),
+    **dict.fromkeys([nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d], _NORM),
+    **dict.fromkeys([nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d], _NORM),
+    **dict.fromkeys([nn.LayerNorm, nn.GroupNorm], _NORM),
+    nn.RMSNorm: {"weight": fit_norm},
 }
 
 
-def plan(
-    model: nn.Module,
-    rank: int | None = None,
-    budget: float | None = None,
-    init: Initialisation = "paper",
-) -> dict[str, Adaptor]:
+def plan(model: nn.Module, options: Options) -> dict[str, Adaptor]:
     """Which parameters of a model get an adaptor, and of what shape.
+
+    Frozen parameters get none, nor do parameters of layers that no kind is made for.
 
     Args:
         model: the base model.
-        rank: r of every low-rank adaptor; give this or the budget.
-        budget: rho in (0, 1], from which each layer's rank follows.
-        init: how the adaptors start, see LinearAdaptor.
+        options: how large, which kinds, which layers.
 
     Returns:
         The adaptors, keyed by the name of the base's parameter ("0.weight").
 
     Raises:
-        InputError: rank or budget is missing or out of range, or nothing in the model can be adapted.
+        InputError: a layer cannot be adapted, or nothing in the model can.
     """
-    require(
-        (rank is None) != (budget is None),
-        f"rank is {rank} and budget is {budget}; give exactly one of them: rank=8 or budget=0.01",
-    )
-    if budget is not None:
-        check_budget(budget)
-    require(init in ("paper", "authors"), f"init is {init!r}; it is 'paper' or 'authors'")
-
-    trainable = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
+    owners = _owners(model)
     adaptors: dict[str, Adaptor] = {}
     for layer_name, layer in model.named_modules():
-        for parameter_name, kind in _kinds_of(layer).items():
+        for parameter_name, fit in _kinds_of(layer).items():
             name = f"{layer_name}.{parameter_name}".lstrip(".")
-            if name in trainable:
-                adaptors[name] = kind.fit(layer, rank, 1.0 if budget is None else budget, init)
+            if _is_adaptable(layer, parameter_name, name, owners):
+                try:
+                    adaptor = fit(layer, parameter_name, options)
+                except InputError as error:
+                    raise InputError(f"{name} cannot be adapted: {error}") from None
+                if adaptor is not None:
+                    adaptors[name] = adaptor
     if not adaptors:
         known = ", ".join(layer_type.__name__ for layer_type in KINDS)
         raise InputError(
@@ -89,19 +111,63 @@ def plan(
     return adaptors
 
 
-def _kinds_of(layer: nn.Module) -> dict[str, type[Adaptor]]:
+def _kinds_of(layer: nn.Module) -> dict[str, Fit]:
     """The registry's entry for a layer's type or the nearest of its base classes."""
+    require(
+        ".quantized" not in type(layer).__module__,
+        f"the layer {type(layer).__name__} is quantised, and adaptors are added to floating-point weights: "
+        "wrap the model before it is quantised",
+    )
     return next((KINDS[cls] for cls in type(layer).__mro__ if cls in KINDS), {})
 
 
-def num_parameters(adaptors: Mapping[str, Adaptor]) -> int:
-    """Parameters of ONE adaptor over all layers (C of them are trained)."""
-    return sum(prod(shape) for adaptor in adaptors.values() for shape in adaptor.shapes.values())
+def _owners(model: nn.Module) -> dict[int, list[str]]:
+    """For each parameter, by identity, the names that different modules have for it."""
+    owners: dict[int, list[str]] = {}
+    for layer_name, layer in model.named_modules():
+        for name, parameter in layer.named_parameters(recurse=False, remove_duplicate=False):
+            owners.setdefault(id(parameter), []).append(f"{layer_name}.{name}".lstrip("."))
+    return owners
+
+
+def _is_adaptable(layer: nn.Module, parameter_name: str, name: str, owners: Mapping[int, list[str]]) -> bool:
+    """Whether there is a trainable parameter to adapt; raises InputError where it could not be done right."""
+    parameter = layer._parameters.get(parameter_name)
+    if parameter is None:
+        require(
+            getattr(layer, parameter_name, None) is None,
+            f"{name} is computed from other parameters (weight_norm, spectral_norm or another "
+            "parametrisation), and an adaptor would be lost in that: remove the parametrisation",
+        )
+        return False
+    require(
+        not is_lazy(parameter),
+        f"{name} has no shape yet, its layer is lazy: run the model on one batch first",
+    )
+    require(
+        parameter.is_floating_point(),
+        f"{name} has type {parameter.dtype}, and adaptors are added to floating-point weights: "
+        "wrap the model before it is quantised",
+    )
+    if not parameter.requires_grad:
+        return False
+    names = owners[id(parameter)]
+    require(
+        len(names) == 1,
+        f"{' and '.join(names)} are one parameter, and each would need an adaptor of its own: "
+        "give each layer its own parameter, or freeze the shared one with requires_grad_(False)",
+    )
+    return True
 
 
 def check_num_clusters(num_clusters: int) -> None:
     """Raise InputError unless there is at least one adaptor."""
     require(num_clusters >= 1, f"num_clusters is {num_clusters}; there must be at least 1 adaptor: try 4")
+
+
+def num_parameters(adaptors: Mapping[str, Adaptor]) -> int:
+    """Parameters of ONE adaptor over all layers (C of them are trained)."""
+    return sum(adaptor.num_parameters for adaptor in adaptors.values())
 
 
 def initialise(
@@ -118,6 +184,11 @@ def initialise(
         for name, adaptor in adaptors.items()
         for factor, tensor in adaptor.initialise(num_clusters, generator).items()
     }
+
+
+def factors_of(name: str, adaptor: Adaptor, clustered: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors of one parameter's adaptors, under their short names: "0.weight.U" -> "U"."""
+    return {factor: clustered[f"{name}.{factor}"] for factor in adaptor.shapes}
 
 
 def personalise(
@@ -138,7 +209,6 @@ def personalise(
     """
     personal = dict(base)
     for name, adaptor in adaptors.items():
-        factors = {factor: clustered[f"{name}.{factor}"] for factor in adaptor.shapes}
         # w_hat = u + sum_c pi_c a_c
-        personal[name] = base[name] + adaptor.delta(factors, mixture)
+        personal[name] = base[name] + adaptor.delta(factors_of(name, adaptor, clustered), mixture)
     return personal

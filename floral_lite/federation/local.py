@@ -33,7 +33,7 @@ def local_training(
         client: the parameters that the client starts from.
         shard: its training data.
         settings: batch size and learning rates.
-        generator: draws the batches.
+        generator: draws the batches, and what the method draws.
 
     Returns:
         The trained parameters, and the training loss, mean over the steps.
@@ -44,10 +44,12 @@ def local_training(
     for rows in batches(len(shard), settings.batch_size, generator):
         client = client.map(lambda tensor: tensor.detach().requires_grad_())
         # f^k(sum_c pi_c^k w_c^k)
-        outputs = functional_call(task.model, method.personalise(client), (shard.inputs[rows],))
+        outputs = functional_call(task.model, method.personalise(client, generator), (shard.inputs[rows],))
         loss = task.loss(outputs, shard.targets[rows])
-        gradients = torch.autograd.grad(loss, client.tensors(), materialize_grads=True)
-        client = gradient_step(client, client.with_tensors(gradients), settings)
+        objective = loss + method.penalty(client)
+        gradients = torch.autograd.grad(objective, client.tensors(), materialize_grads=True)
+        step = method.precondition(client, client.with_tensors(gradients))
+        client = gradient_step(client, step, settings)
         losses.append(loss.detach())
     return client, float(torch.stack(losses).mean())
 

@@ -99,7 +99,7 @@ class Task:
 
     Raises:
         InputError: a client is without data, lengths differ, a target is out of range, or the model
-            keeps statistics.
+            keeps statistics, or has a layer under two names.
     """
 
     name: str
@@ -136,6 +136,14 @@ class Task:
             f"the model keeps statistics ({', '.join(buffers[:3])}), which a federation has no average for; "
             "replace BatchNorm by GroupNorm or LayerNorm",
         )
+        names: dict[nn.Module, str] = {}
+        for name, module in self.model.named_modules(remove_duplicate=False):
+            first = names.setdefault(module, name)
+            require(
+                first == name or not list(module.parameters()),
+                f"the model has one layer under two names, {first} and {name}; register it once, "
+                "and call it twice",
+            )
         if self.is_classification:
             self._check_targets()
 

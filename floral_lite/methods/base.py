@@ -32,8 +32,21 @@ class Method(ABC):
         """
 
     @abstractmethod
-    def personalise(self, client: Roles) -> dict[str, Tensor]:
-        """One client's parameters of the base model, by name."""
+    def personalise(self, client: Roles, generator: torch.Generator | None = None) -> dict[str, Tensor]:
+        """One client's parameters of the base model, by name.
+
+        Args:
+            client: its shared, clustered and private parameters.
+            generator: given in training only, for a method that draws something there.
+        """
+
+    def penalty(self, client: Roles) -> Tensor | float:
+        """What the method adds to the client's training loss."""
+        return 0.0
+
+    def precondition(self, client: Roles, gradients: Roles) -> Roles:
+        """The gradients that a local step takes, made from those of the loss."""
+        return gradients
 
     def mixture(self, private: dict[str, Tensor]) -> Tensor:
         """pi, shape (C,), from one client's private parameters; a method that mixes nothing has C = 1."""

@@ -1,5 +1,6 @@
 """FedAvg: one model for everyone."""
 
+import torch
 from torch import Tensor, nn
 
 from ..roles import Roles
@@ -25,6 +26,6 @@ class FedAvg(Method):
         """All of the model's trainable parameters are shared."""
         return Roles(shared=trainable(self.model), clustered={}, private={})
 
-    def personalise(self, client: Roles) -> dict[str, Tensor]:
+    def personalise(self, client: Roles, generator: torch.Generator | None = None) -> dict[str, Tensor]:
         """Every client uses the shared model: w^k = u."""
         return client.shared

@@ -1,13 +1,18 @@
 """FLoRAL: a shared base model, C adaptors a layer, and a private router."""
 
+from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Literal
 
+import torch
 from torch import Tensor, nn
 
-from .. import adaptors, router
-from ..adaptors import Initialisation
+from .. import adaptors
+from ..adaptors import Convolution, Initialisation, Norms, Options
 from ..errors import require
+from ..precondition import precondition
 from ..roles import Roles
+from ..router import Router, one_hot_logits, uniform_logits
 from ..seeds import stream
 from .base import ROUTER, Method, trainable
 
@@ -24,7 +29,10 @@ class FLoRAL(Method):
         budget: rho in (0, 1]; 0.01 if neither is given.
         routing: "learned" trains theta from uniform by gradient; "optimal" fixes it at
             the one-hot of the client's true cluster, modulo C.
-        init: how the adaptors start, "paper" or "authors".
+        init, convolution, biases, norms: what the adaptors are, see Options.
+        router: temperature, floor, noise and entropy of the routers, as a Router or by name;
+            the paper's if None.
+        precondition: precondition the adaptors' gradients, with epsilon = 1e-5.
 
     Raises:
         InputError: an argument is out of range, or the model has nothing to adapt.
@@ -42,6 +50,11 @@ class FLoRAL(Method):
         budget: float | None = None,
         routing: Routing = "learned",
         init: Initialisation = "paper",
+        convolution: Convolution = "balanced",
+        biases: bool = True,
+        norms: Norms = "affine",
+        router: Router | Mapping[str, float] | None = None,
+        precondition: bool = True,
     ) -> None:
         """Plan the adaptors on the model."""
         require(routing in ("learned", "optimal"), f"routing is {routing!r}; it is 'learned' or 'optimal'")
@@ -51,28 +64,46 @@ class FLoRAL(Method):
         self.model = model
         self.num_clusters = num_clusters
         self.routing = routing
-        self.plan = adaptors.plan(model, rank, budget, init)
-        self.settings = {"num_clusters": num_clusters, "rank": rank, "budget": budget, "init": init}
+        self.router = Router(**router) if isinstance(router, Mapping) else router or Router()
+        self.preconditioned = precondition
+        self.adaptor_options = Options(rank, budget, init, convolution, biases, norms)
+        self.plan = adaptors.plan(model, self.adaptor_options)
 
     def initialise(self, clusters: Tensor, seed: int) -> Roles:
         """The base as it is, adaptors that add nothing, routers uniform or one-hot."""
         clustered = adaptors.initialise(self.plan, self.num_clusters, stream(seed, "adaptors"))
         if self.routing == "optimal":
-            logits = router.one_hot_logits(clusters, self.num_clusters)
+            logits = one_hot_logits(clusters, self.num_clusters)
         else:
-            logits = router.uniform_logits(len(clusters), self.num_clusters)
+            logits = uniform_logits(len(clusters), self.num_clusters)
         roles = Roles(trainable(self.model), clustered, {ROUTER: logits})
         return roles.map(lambda tensor: tensor.to(next(self.model.parameters()).dtype))
 
-    def personalise(self, client: Roles) -> dict[str, Tensor]:
+    def personalise(self, client: Roles, generator: torch.Generator | None = None) -> dict[str, Tensor]:
         """w^k = u + sum_c pi_c^k a_c."""
-        mixture = router.mixture(client.private[ROUTER])
+        mixture = self.router.mixture(client.private[ROUTER], generator is not None, generator)
         return adaptors.personalise(self.plan, client.shared, client.clustered, mixture)
+
+    def penalty(self, client: Roles) -> Tensor:
+        """-lambda H(pi^k)."""
+        return self.router.penalty(client.private[ROUTER])
+
+    def precondition(self, client: Roles, gradients: Roles) -> Roles:
+        """Those of the adaptors preconditioned."""
+        if not self.preconditioned:
+            return gradients
+        return gradients._replace(clustered=precondition(self.plan, client.clustered, gradients.clustered))
 
     def mixture(self, private: dict[str, Tensor]) -> Tensor:
         """pi^k = softmax(theta^k)."""
-        return router.mixture(private[ROUTER])
+        return self.router.mixture(private[ROUTER])
 
     def options(self) -> dict[str, object]:
-        """C, rank or budget, routing and initialisation."""
-        return {**self.settings, "routing": self.routing}
+        """C, the choices about adaptors, routing, and the router's own."""
+        return {
+            "num_clusters": self.num_clusters,
+            **asdict(self.adaptor_options),
+            "routing": self.routing,
+            "router": asdict(self.router),
+            "precondition": self.preconditioned,
+        }

@@ -1,0 +1,116 @@
+"""The low-rank adaptor: a weight is read as a matrix, and U_c V_c^T is added to it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+
+import torch
+from torch import Tensor
+
+from .budget import largest_rank
+from .options import Initialisation, Options
+
+
+@dataclass(frozen=True)
+class LowRankAdaptor:
+    """Adds sum_c pi_c U_c V_c^T to a weight, read as a matrix of m rows and n columns.
+
+    The weight's axes are dealt to the two factors: U has the axes of the rows, V those of
+    the columns, and both end in the rank. A linear layer has one axis each; the kinds of
+    convolution LoRA differ in which factor gets which side of the kernel.
+
+    Args:
+        kind: what it is called: "linear", "embedding", or the kind of convolution.
+        shape: of the weight.
+        rows: the axes of U, the weight's output axis first.
+        columns: the axes of V, the weight's input axis first.
+        rank: R >= 1, columns of the two factors.
+        init: which factor starts at random, see Options.
+
+    Source: section 'Parameter-Efficient Adaptors', and appendix 'Adaptors', 'Convolution layer'.
+
+    Example:
+        >>> kernel = LowRankAdaptor("balanced", (64, 32, 3, 3), rows=(0, 3), columns=(1, 2), rank=2)
+        >>> kernel.shapes, kernel.num_parameters  # (c_out k_2 + c_in k_1) r
+        ({'U': (64, 3, 2), 'V': (32, 3, 2)}, 576)
+    """
+
+    kind: str
+    shape: tuple[int, ...]
+    rows: tuple[int, ...]
+    columns: tuple[int, ...]
+    rank: int
+    init: Initialisation = "paper"
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The tensors of one adaptor: U (*rows, R) and V (*columns, R)."""
+        sides = {"U": self.rows, "V": self.columns}
+        return {name: (*(self.shape[axis] for axis in axes), self.rank) for name, axes in sides.items()}
+
+    @property
+    def num_parameters(self) -> int:
+        """Of one adaptor: (m + n) R."""
+        return sum(map(prod, self.shapes.values()))
+
+    @property
+    def equivalent_rank(self) -> int:
+        """Rank of one L as a matrix (c_out, everything else), for factors in general position.
+
+        A kernel side of size k in U multiplies the rank by k, up to the matrix's own size.
+        """
+        out_channels = self.shape[self.rows[0]]
+        kernel_of_u = prod(self.shape[axis] for axis in self.rows[1:])
+        return min(out_channels, prod(self.shape) // out_channels, self.rank * kernel_of_u)
+
+    def initialise(self, num_clusters: int, generator: torch.Generator) -> dict[str, Tensor]:
+        """C fresh adaptors, each with U V^T = 0: U (C, *rows, R) and V (C, *columns, R)."""
+        factors = {name: torch.zeros(num_clusters, *shape) for name, shape in self.shapes.items()}
+        rows, columns = (prod(shape[:-1]) for shape in self.shapes.values())
+        if self.init == "paper":
+            # variance 1 / m, so that U^T U is about I: the first step on V then moves L by the
+            # gradient of W projected on the columns of U, whatever the layer's size
+            bound = (3 / rows) ** 0.5
+            factors["U"].uniform_(-bound, bound, generator=generator)
+        else:
+            # V uniform with variance 2 / n
+            bound = (6 / columns) ** 0.5
+            factors["V"].uniform_(-bound, bound, generator=generator)
+        return factors
+
+    def delta(self, factors: Mapping[str, Tensor], mixture: Tensor) -> Tensor:
+        """What the mixture of adaptors adds to the weight, in the weight's shape.
+
+        Args:
+            factors: U (C, *rows, R) and V (C, *columns, R).
+            mixture: pi, shape (C,), on the simplex.
+        """
+        # L = sum_c pi_c U_c V_c^T: z counts the clusters, r the rank, the other letters the weight's axes
+        axes = "abcdefg"[: len(self.shape)]
+        rows, columns = ("".join(axes[axis] for axis in side) for side in (self.rows, self.columns))
+        return torch.einsum(
+            f"z,z{rows}r,z{columns}r->{axes}", mixture.to(factors["U"].dtype), factors["U"], factors["V"]
+        )
+
+    def matrices(self, factors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        """The factors as matrices, U (C, m, R) and V (C, n, R)."""
+        return factors["U"].flatten(1, -2), factors["V"].flatten(1, -2)
+
+    def factors(self, u: Tensor, v: Tensor) -> dict[str, Tensor]:
+        """Matrices U (C, m, R) and V (C, n, R) in the shapes of the factors; `matrices` reversed."""
+        shapes = self.shapes
+        return {"U": u.reshape(len(u), *shapes["U"]), "V": v.reshape(len(v), *shapes["V"])}
+
+    def fold(self, matrix: Tensor) -> Tensor:
+        """A matrix (m, n) in the shape of the weight."""
+        axes = (*self.rows, *self.columns)
+        folded = matrix.reshape([self.shape[axis] for axis in axes])
+        return folded.permute([axes.index(axis) for axis in range(len(axes))])
+
+
+def fit_rank(options: Options, weight_size: int, cost_of_a_rank: int) -> int:
+    """The rank that was asked for, or the one that the budget allows."""
+    if options.budget is None:
+        assert options.rank is not None  # Options asks for one of the two
+        return options.rank
+    return largest_rank(weight_size, cost_of_a_rank, options.budget)

@@ -1,0 +1,110 @@
+"""Centering: what all adaptors have in common belongs into the base."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from .adaptors import Adaptor, LowRankAdaptor, factors_of
+from .errors import require
+
+
+class Centered(NamedTuple):
+    """A base and adaptors whose mean is zero, up to what the truncation lost.
+
+    Attributes:
+        base: u + E_c[a_c], by name.
+        clustered: a_c - E_c[a_c] at the old rank, by name ("0.weight.U"), each (C, ...).
+        lost: for each adapted parameter, the relative Frobenius error of the truncation over all
+            C adaptors, in [0, 1]; 0 for vectors, which are centered exactly.
+    """
+
+    base: dict[str, Tensor]
+    clustered: dict[str, Tensor]
+    lost: dict[str, float]
+
+
+@torch.no_grad()
+def center(
+    adaptors: Mapping[str, Adaptor],
+    base: Mapping[str, Tensor],
+    clustered: Mapping[str, Tensor],
+    probability: Tensor | None = None,
+    p: float = 2.0,
+    q: float = 2.0,
+) -> Centered:
+    """Move the mean of the adaptors into the base.
+
+    The personalised model stays the same wherever nothing is lost. A difference of C
+    adaptors has a rank up to C R, though, and only the best R of it is kept. Every kind of
+    low-rank adaptor is a matrix product, so this holds for convolutions as for linear layers.
+    A mean that is zero changes nothing; an only adaptor (C = 1) moves into the base and is zero.
+
+    Args:
+        adaptors: the plan.
+        base: u, the base's parameters by name.
+        clustered: the adaptors' tensors by name ("0.weight.U"), each (C, ...).
+        probability: p(c), shape (C,), on the simplex: the weights of the mean; uniform if None.
+        p: U gets Sigma^(1/p); 1/p + 1/q = 1, and infinity is allowed.
+        q: V gets Sigma^(1/q).
+
+    Raises:
+        InputError: p and q do not fit together, or the probability is not one.
+
+    Source: appendix 'Centering LoRAs'.
+    """
+    require(
+        p >= 1 and q >= 1 and abs(1 / p + 1 / q - 1) < 1e-9,
+        f"p is {p} and q is {q}; 1/p + 1/q must be 1: try p=2, q=2",
+    )
+    num_clusters = len(next(iter(clustered.values())))
+    if probability is None:
+        probability = torch.full((num_clusters,), 1 / num_clusters, dtype=torch.float64)
+    require(
+        probability.shape == (num_clusters,)
+        and bool((probability >= 0).all())
+        and abs(float(probability.sum()) - 1) < 1e-4,
+        f"probability is {probability.tolist()}; it must be {num_clusters} weights >= 0 with sum 1",
+    )
+    result = Centered(dict(base), dict(clustered), {})
+    for name, adaptor in adaptors.items():
+        factors = factors_of(name, adaptor, clustered)
+        weights = probability.to(base[name])
+        mean = adaptor.delta(factors, weights)
+        result.lost[name] = 0.0
+        if not mean.any():
+            continue  # as before training: factors U = V = 0, instead of V = 0, would never learn
+        # u <- u + E_c[a_c]
+        result.base[name] = base[name] + mean
+        if isinstance(adaptor, LowRankAdaptor):
+            u, v, result.lost[name] = _truncated(*adaptor.matrices(factors), weights, p, q)
+            centered = adaptor.factors(u, v)
+        else:
+            # a_c <- a_c - E_c[a_c]
+            vectors = factors["L"]
+            centered = {"L": vectors - mean}
+        result.clustered.update({f"{name}.{factor}": tensor for factor, tensor in centered.items()})
+    return result
+
+
+def _truncated(u: Tensor, v: Tensor, probability: Tensor, p: float, q: float) -> tuple[Tensor, Tensor, float]:
+    """The best rank-R parts of U_c V_c^T - E_c[U_c V_c^T], as (C, m, R) and (C, n, R), and what they lose."""
+    num_clusters, _, rank = u.shape
+    precision = torch.promote_types(u.dtype, torch.float32)
+    # U_c V_c^T - E[U V^T] = sum_j (delta_cj - p(j)) U_j V_j^T: thin factors, the large matrix is never made
+    signs = torch.eye(num_clusters, dtype=precision, device=u.device) - probability.to(precision)
+    left = torch.einsum("cj,jmr->cmjr", signs, u.to(precision)).flatten(2)
+    right = v.to(precision).movedim(0, 1).flatten(1)
+    basis_left, left = torch.linalg.qr(left)
+    basis_right, right = torch.linalg.qr(right)
+    # U, Sigma, V^T <- Trunc-SVD_R(...)
+    inner_u, sigma, inner_v = torch.linalg.svd(left @ right.mT, full_matrices=False)
+    kept = sigma[:, :rank]
+    # U_c <- U Sigma^(1/p), V_c <- V Sigma^(1/q)
+    new_u = basis_left @ inner_u[..., :rank] * kept[:, None] ** (1 / p)
+    new_v = basis_right @ inner_v.mT[..., :rank] * kept[:, None] ** (1 / q)
+    missing = (0, rank - kept.shape[-1])  # a matrix smaller than the rank has fewer singular values
+    new_u, new_v = (torch.nn.functional.pad(factor, missing).to(u) for factor in (new_u, new_v))
+    whole = float(sigma.norm())
+    return new_u, new_v, float(sigma[:, rank:].norm()) / whole if whole else 0.0

@@ -1,0 +1,181 @@
+"""An adapted parameter, and how each layer runs its adaptors as factors beside the weight.
+
+For a linear layer (m, n), C adaptors of rank r and B inputs, mixing the weights first costs
+C r m n multiply-adds; running the factors beside the layer costs B C r (m + n).
+"""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from .adaptors import Adaptor, LowRankAdaptor
+
+
+class Mixture:
+    """One parameter with the mixture of its adaptors: u + sum_c pi_c a_c, not yet added up.
+
+    Args:
+        base: the parameter u.
+        adaptor: what is added to it.
+        factors: the adaptor's tensors, each (C, ...).
+        mixture: pi, shape (C,).
+    """
+
+    def __init__(
+        self, base: Tensor, adaptor: Adaptor, factors: Mapping[str, Tensor], mixture: Tensor
+    ) -> None:
+        self.base, self.adaptor, self.factors, self.mixture = base, adaptor, factors, mixture
+        self._merged: Tensor | None = None
+
+    def merged(self) -> Tensor:
+        """The sum, in the parameter's shape; computed once."""
+        if self._merged is None:
+            self._merged = self.base + self.delta()
+        return self._merged
+
+    def delta(self) -> Tensor:
+        """sum_c pi_c a_c, in the parameter's shape."""
+        return self.adaptor.delta(self.factors, self.mixture)
+
+    def stacked(self) -> tuple[Tensor, Tensor]:
+        """All C adaptors as one of rank C R: pi_c U_c, shape (C R, *rows), and V_c, shape (C R, *columns)."""
+        u, v = (self.factors[name].movedim(-1, 1) for name in ("U", "V"))
+        weights = self.mixture.to(u.dtype).view(-1, *[1] * (u.dim() - 1))
+        return (weights * u).flatten(0, 1), v.flatten(0, 1)
+
+
+Choice = tuple[float, Callable[[], Tensor]]
+
+
+def linear(weight: Mixture, inputs: Tensor, bias: Tensor | None = None) -> Choice:
+    """Linear: y = W x + b + (pi U) V^T x."""
+    out_features, in_features = weight.adaptor.shape
+    batch = inputs.numel() // in_features
+
+    def run() -> Tensor:
+        u, v = weight.stacked()
+        beside = functional.linear(functional.linear(inputs, v), u.mT)
+        return functional.linear(inputs, weight.base, bias) + beside
+
+    return batch * (out_features + in_features), run
+
+
+def embedding(weight: Mixture, words: Tensor, *args: Any, **kwargs: Any) -> Choice:
+    """The word's vector, plus its coefficients V times (pi U)^T."""
+
+    def run() -> Tensor:
+        u, v = weight.stacked()
+        beside = functional.embedding(words, v.mT, *args, **kwargs) @ u
+        return functional.embedding(words, weight.base, *args, **kwargs) + beside
+
+    return words.numel() * weight.adaptor.shape[1], run
+
+
+def convolution(
+    function: Callable[..., Tensor],
+    weight: Mixture,
+    inputs: Tensor,
+    bias: Tensor | None = None,
+    stride: int | tuple[int, ...] = 1,
+    padding: int | str | tuple[int, ...] = 0,
+    dilation: int | tuple[int, ...] = 1,
+    groups: int = 1,
+) -> Choice:
+    """Convolution: y = W * x + b + U * (V * x), each factor along its own sides of the kernel."""
+    u_settings, v_settings = _along_own_sides(weight, stride=stride, padding=padding, dilation=dilation)
+
+    def run() -> Tensor:
+        u, v = _kernels(weight)
+        inner = function(inputs, v.repeat(groups, *[1] * (v.dim() - 1)), groups=groups, **v_settings)
+        beside = function(inner, u.transpose(0, 1), groups=groups, **u_settings)
+        return function(inputs, weight.base, bias, stride, padding, dilation, groups) + beside
+
+    in_channels = weight.adaptor.shape[1] * groups
+    positions = inputs.numel() / in_channels
+    cost_of_v = groups * prod(weight.factors["V"].shape[1:-1]) / prod(v_settings["stride"])
+    cost_of_u = prod(weight.factors["U"].shape[1:-1]) / prod(_each(stride, weight))
+    return positions * (cost_of_v + cost_of_u), run
+
+
+def transposed_convolution(
+    function: Callable[..., Tensor],
+    weight: Mixture,
+    inputs: Tensor,
+    bias: Tensor | None = None,
+    stride: int | tuple[int, ...] = 1,
+    padding: int | tuple[int, ...] = 0,
+    output_padding: int | tuple[int, ...] = 0,
+    groups: int = 1,
+    dilation: int | tuple[int, ...] = 1,
+) -> Choice:
+    """The same for a transposed convolution, whose weight has the input channels first."""
+    u_settings, v_settings = _along_own_sides(
+        weight, stride=stride, padding=padding, dilation=dilation, output_padding=output_padding
+    )
+
+    def run() -> Tensor:
+        u, v = _kernels(weight)
+        inner = function(inputs, v.transpose(0, 1), groups=groups, **v_settings)
+        beside = function(inner, u.repeat(groups, *[1] * (u.dim() - 1)), groups=groups, **u_settings)
+        base = function(inputs, weight.base, bias, stride, padding, output_padding, groups, dilation)
+        return base + beside
+
+    positions = inputs.numel() / weight.adaptor.shape[0]
+    cost_of_v = prod(weight.factors["V"].shape[1:-1])
+    cost_of_u = groups * prod(weight.factors["U"].shape[1:-1]) * prod(v_settings["stride"])
+    return positions * (cost_of_v + cost_of_u), run
+
+
+def _each(setting: Any, weight: Mixture) -> tuple[Any, ...]:
+    """A convolution's setting, one number for each side of the kernel."""
+    sides = len(weight.adaptor.shape) - 2
+    return tuple(setting) if isinstance(setting, (tuple, list)) else (setting,) * sides
+
+
+def _along_own_sides(weight: Mixture, **settings: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The settings of the two convolutions: each keeps those of its own sides, and is neutral elsewhere."""
+    assert isinstance(weight.adaptor, LowRankAdaptor)
+    neutral = {"stride": 1, "padding": 0, "dilation": 1, "output_padding": 0}
+
+    def own(axes: tuple[int, ...]) -> dict[str, Any]:
+        return {
+            name: value
+            if isinstance(value, str)  # 'same' and 'valid' mean the right thing for each kernel
+            else tuple(
+                number if side + 2 in axes else neutral[name]
+                for side, number in enumerate(_each(value, weight))
+            )
+            for name, value in settings.items()
+        }
+
+    return own(weight.adaptor.rows), own(weight.adaptor.columns)
+
+
+def _kernels(weight: Mixture) -> tuple[Tensor, Tensor]:
+    """The stacked factors as kernels (C R, channels, k_1, k_2), of size 1 along sides that are not theirs."""
+    adaptor = weight.adaptor
+    assert isinstance(adaptor, LowRankAdaptor)
+    sides = range(2, len(adaptor.shape))
+    return tuple(  # type: ignore[return-value]
+        factor.reshape(*factor.shape[:2], *(adaptor.shape[side] if side in axes else 1 for side in sides))
+        for factor, axes in zip(weight.stacked(), (adaptor.rows, adaptor.columns), strict=True)
+    )
+
+
+# For each torch function that can run the factors beside it: the axis of the weight that it makes outputs of,
+# and what the factors cost, each R of C R, and how they run.
+# Merging costs as many multiply-adds for each of them as the weight has numbers.
+FACTORED: dict[Callable[..., Any], tuple[int, Callable[..., Choice]]] = {
+    functional.linear: (0, linear),
+    functional.embedding: (1, embedding),
+    **{f: (0, partial(convolution, f)) for f in (torch.conv1d, torch.conv2d, torch.conv3d)},
+    **{
+        f: (1, partial(transposed_convolution, f))
+        for f in (torch.conv_transpose1d, torch.conv_transpose2d, torch.conv_transpose3d)
+    },
+}

@@ -1,0 +1,112 @@
+"""Preconditioning: the two factors of an adaptor learn at the rate of the weight that they stand for."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .adaptors import Adaptor, LowRankAdaptor, factors_of
+from .errors import require
+from .floral import Floral
+
+
+@torch.no_grad()
+def precondition(
+    adaptors: Mapping[str, Adaptor],
+    clustered: Mapping[str, Tensor],
+    gradients: Mapping[str, Tensor],
+    epsilon: float = 1e-5,
+) -> dict[str, Tensor]:
+    """The preconditioned gradients of adaptors.
+
+    A plain step moves U V^T by U U^T G + G V V^T, so its size depends on how the product is
+    split between the factors. The preconditioned one moves it by P_U G + G P_V, with the
+    projections on the factors' columns: the split does not matter any more. The kinds that
+    run as a chain of two convolutions are scaled by the preconditioner's Frobenius norm
+    instead; vectors stay as they are.
+
+    Args:
+        adaptors: the plan.
+        clustered: the adaptors' tensors by name ("0.weight.U"), each (C, ...).
+        gradients: of the loss, by the same names; what is left out is skipped.
+        epsilon: added to the diagonal, > 0, which keeps the step finite while V is 0.
+
+    Returns:
+        New gradients for all names that were given, in their own precision.
+
+    Raises:
+        InputError: epsilon is not positive.
+
+    Source: appendix 'Preconditioning LoRAs'.
+    """
+    require(
+        epsilon > 0, f"epsilon is {epsilon}; it keeps singular factors invertible, so it must be positive"
+    )
+    result = dict(gradients)
+    for name, adaptor in adaptors.items():
+        if isinstance(adaptor, LowRankAdaptor):
+            scale = _by_matrix if adaptor.kind in ("linear", "embedding", "reshaped") else _by_norm
+            u, v = adaptor.matrices(factors_of(name, adaptor, clustered))
+            for factor, other in ((f"{name}.U", v), (f"{name}.V", u)):
+                if factor in gradients:
+                    gradient = gradients[factor]
+                    scaled = scale(gradient.flatten(1, -2), other, epsilon)
+                    result[factor] = scaled.reshape(gradient.shape)
+    return result
+
+
+def preconditioner(model: Floral, epsilon: float = 1e-5) -> Callable[[torch.optim.Optimizer, Any, Any], None]:
+    """A hook that preconditions a model's gradients before each step of any torch optimizer.
+
+    Args:
+        model: whose adaptors the optimizer trains.
+        epsilon: see `precondition`.
+
+    Raises:
+        InputError: epsilon is not positive, or a step is given a closure.
+
+    Source: appendix 'Preconditioning LoRAs'.
+
+    Example:
+        >>> model = Floral(torch.nn.Linear(8, 4), rank=2)
+        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        >>> handle = optimizer.register_step_pre_hook(preconditioner(model))
+    """
+    precondition({}, {}, {}, epsilon)
+
+    def before_step(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        require(
+            not any(args[1:]) and not kwargs.get("closure"),
+            "the step was given a closure, whose gradients come after this hook: call it first, then step()",
+        )
+        tensors = model.clustered()
+        gradients = {name: tensor.grad for name, tensor in tensors.items() if tensor.grad is not None}
+        for name, gradient in precondition(model.plan, tensors, gradients, epsilon).items():
+            gradients[name].copy_(gradient)
+
+    return before_step
+
+
+def _gram(factor: Tensor, epsilon: float) -> Tensor:
+    """V^T V + eps I of factors (C, n, R), in double precision: in single, eps is lost beside a large V."""
+    precision = torch.float32 if factor.device.type == "mps" else torch.float64
+    factor = factor.to(precision)
+    identity = torch.eye(factor.shape[-1], dtype=precision, device=factor.device)
+    return factor.mT @ factor + epsilon * identity
+
+
+def _by_matrix(gradient: Tensor, other: Tensor, epsilon: float) -> Tensor:
+    """The preconditioner of matrices, shapes (C, m, R) and (C, n, R)."""
+    # G_U <- G_U (V^T V + eps I)^-1, solved for, not inverted; solve_ex does not wait for the device
+    gram = _gram(other, epsilon)
+    solution: Tensor = torch.linalg.solve_ex(gram, gradient.to(gram), left=False).result
+    return solution.to(gradient)
+
+
+def _by_norm(gradient: Tensor, other: Tensor, epsilon: float) -> Tensor:
+    """The preconditioner of chains of convolutions, shapes (C, m, R) and (C, n, R)."""
+    # G_U <- G_U / ||V^T V + eps I||_F
+    gram = _gram(other, epsilon)
+    norm: Tensor = torch.linalg.matrix_norm(gram)[:, None, None]
+    return (gradient.to(gram) / norm).to(gradient)

@@ -1,0 +1,82 @@
+"""Saving a Floral and loading it again, as one safetensors file with its settings."""
+
+import json
+import os
+from dataclasses import asdict
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from ._version import __version__
+from .errors import InputError, require
+from .floral import Floral
+from .router import Router
+
+
+def save(model: Floral, path: str | Path) -> None:
+    """Write base, adaptors, router and the client's statistics to a file, whole or not at all.
+
+    The router and the statistics are the client's own: keep the file with the client.
+
+    Args:
+        model: what to save.
+        path: a file name, by custom ending in .safetensors; a file that is there is replaced.
+    """
+    settings = {
+        "num_clusters": model.num_clusters,
+        **asdict(model.options),
+        "router": asdict(model.router),
+    }
+    path = Path(path)
+    part = path.with_name(path.name + ".part")
+    tensors = {name: tensor.detach().contiguous() for name, tensor in _tensors(model).items()}
+    save_file(tensors, part, {"floral_lite": __version__, "settings": json.dumps(settings)})
+    os.replace(part, path)
+
+
+def load(path: str | Path, model: nn.Module) -> Floral:
+    """The Floral in a file, around a base model of the same architecture.
+
+    Args:
+        path: what `save` wrote.
+        model: the base; it is wrapped, and its parameters are replaced by those in the file.
+
+    Raises:
+        InputError: the file is not one of ours, or its names, shapes or types are not the model's.
+            The model is then left as it was.
+    """
+    try:
+        with safe_open(path, framework="pt") as file:
+            names, metadata = list(file.keys()), file.metadata() or {}
+            found = {name: file.get_tensor(name) for name in names}
+    except SafetensorError as error:
+        raise InputError(f"{path} is not a safetensors file: {error}") from None
+    require("floral_lite" in metadata, f"{path} was not written by floral_lite.save; it has no settings")
+    settings = json.loads(metadata["settings"])
+    wrapped = Floral(model, **{**settings, "router": Router(**settings["router"])})
+
+    expected = _tensors(wrapped)
+    for name in sorted(expected.keys() | found.keys()):
+        there, wanted = (_kind(tensors.get(name)) for tensors in (found, expected))
+        require(
+            there == wanted,
+            f"{name} is {there} in {path} and {wanted} in the model: load it into the architecture and "
+            "precision that it was saved from",
+        )
+    with torch.no_grad():
+        for name, tensor in expected.items():
+            tensor.copy_(found[name])
+    return wrapped
+
+
+def _tensors(model: nn.Module) -> dict[str, Tensor]:
+    """Parameters and buffers by name, each once even where two modules share it."""
+    return {**dict(model.named_parameters()), **dict(model.named_buffers())}
+
+
+def _kind(tensor: Tensor | None) -> str:
+    """Shape and type in words."""
+    return "missing" if tensor is None else f"{tensor.dtype} of shape {tuple(tensor.shape)}"

@@ -1,0 +1,116 @@
+"""Adaptors by hand: what they add, how they start, and the rank that a matrix can have."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from floral_lite import Floral
+from floral_lite.adaptors import (
+    Initialisation,
+    LowRankAdaptor,
+    Options,
+    VectorAdaptor,
+    plan,
+)
+from floral_lite.adaptors.embedding import fit_embedding
+from floral_lite.adaptors.linear import fit_linear
+
+C = 3
+ROUTES = ("merged", "factored", "auto")
+
+
+def close(actual: Tensor, expected: Tensor) -> None:
+    """Equal to the rounding of double precision."""
+    torch.testing.assert_close(actual, expected, rtol=1e-11, atol=1e-11)
+
+
+def test_the_linear_delta_by_hand() -> None:
+    adaptor = fit_linear(nn.Linear(3, 2), "weight", Options(rank=1))
+    factors = {
+        "U": torch.tensor([[[1.0], [2.0]], [[0.0], [1.0]]]),
+        "V": torch.tensor([[[1.0], [0.0], [3.0]], [[4.0], [4.0], [4.0]]]),
+    }
+    # 0.5 (1, 2)^T (1, 0, 3) + 0.25 (0, 1)^T (4, 4, 4)
+    expected = torch.tensor([[0.5, 0.0, 1.5], [2.0, 1.0, 4.0]])
+    assert torch.equal(adaptor.delta(factors, torch.tensor([0.5, 0.25])), expected)
+
+
+def test_the_embedding_delta_by_hand() -> None:
+    adaptor = fit_embedding(nn.Embedding(3, 2), "weight", Options(rank=1))
+    # U (features, r) and V (words, r): the weight is (words, features), so V U^T is added
+    factors = {"U": torch.tensor([[[1.0], [2.0]]]), "V": torch.tensor([[[1.0], [0.0], [3.0]]])}
+    expected = torch.tensor([[1.0, 2.0], [0.0, 0.0], [3.0, 6.0]])
+    assert torch.equal(adaptor.delta(factors, torch.ones(1)), expected)
+
+
+def test_the_vector_delta_by_hand() -> None:
+    factors = {"L": torch.tensor([[1.0, 2.0], [10.0, 20.0]])}
+    delta = VectorAdaptor("bias", (2,)).delta(factors, torch.tensor([0.5, 0.25]))
+    assert torch.equal(delta, torch.tensor([3.0, 6.0]))
+
+
+def test_the_vector_of_the_padding_stays_as_it_is() -> None:
+    layer = nn.Embedding(4, 3, padding_idx=1)
+    model = Floral(layer, 2, C, init="authors")  # V random
+    assert not model.get_parameter("adaptors.weight.V")[:, 1].any()
+    words = torch.tensor([0, 1, 1, 2])
+    for model.mixing in ROUTES:
+        model.zero_grad()
+        with torch.no_grad():
+            model.get_parameter("adaptors.weight.U").normal_()
+        model(words).square().sum().backward()
+        gradient = model.get_parameter("adaptors.weight.V").grad
+        assert gradient is not None
+        assert gradient[:, 0].any()
+        assert not gradient[:, 1].any()
+        assert torch.equal(model(words)[1], torch.zeros(3))
+
+
+LAYERS = [nn.Linear(7, 5), nn.Embedding(7, 5), nn.Conv2d(4, 6, (3, 2), groups=2)]
+
+
+@pytest.mark.parametrize("layer", LAYERS, ids=str)
+@pytest.mark.parametrize(("init", "random", "zero"), [("paper", "U", "V"), ("authors", "V", "U")])
+def test_one_factor_starts_at_random(layer: nn.Module, init: Initialisation, random: str, zero: str) -> None:
+    adaptors = plan(layer, Options(rank=2, init=init))
+    first, again, other = (
+        adaptors["weight"].initialise(C, torch.Generator().manual_seed(seed)) for seed in (0, 0, 1)
+    )
+    assert not first[zero].any()
+    assert first[random].all()
+    assert torch.equal(first[random], again[random])
+    assert not torch.equal(first[random], other[random])
+
+
+@pytest.mark.parametrize(
+    ("layer", "init", "factor", "variance"),
+    # 1 / m and 2 / n, of the matrix that the factors make
+    [
+        (nn.Linear(500, 400), "paper", "U", 1 / 400),
+        (nn.Linear(500, 400), "authors", "V", 2 / 500),
+        (nn.Embedding(500, 400), "paper", "U", 1 / 400),
+        (nn.Embedding(500, 400), "authors", "V", 2 / 500),
+        (nn.Conv2d(100, 80, 5), "paper", "U", 1 / 400),
+        (nn.Conv2d(100, 80, 5), "authors", "V", 2 / 500),
+    ],
+    ids=str,
+)
+def test_the_random_factor_has_the_stated_variance(
+    layer: nn.Module, init: Initialisation, factor: str, variance: float
+) -> None:
+    adaptors = plan(layer, Options(rank=4, init=init))
+    values = adaptors["weight"].initialise(5, torch.Generator().manual_seed(0))[factor]
+    # the mean and variance of 8,000 or more uniform numbers, whose bound is sqrt(3 variance)
+    assert float(values.mean()) == pytest.approx(0.0, abs=4 * (variance / 8000) ** 0.5)
+    assert float(values.var()) == pytest.approx(variance, rel=0.05)
+    assert float(values.abs().max()) == pytest.approx((3 * variance) ** 0.5, rel=0.01)
+
+
+@pytest.mark.parametrize("rank", [1, 3, 9])
+@pytest.mark.parametrize("layer", [nn.Linear(7, 5), nn.Embedding(6, 4)], ids=str)
+def test_the_equivalent_rank_of_a_matrix_is_the_rank_it_can_have(layer: nn.Module, rank: int) -> None:
+    adaptor = plan(layer, Options(rank=rank))["weight"]
+    assert isinstance(adaptor, LowRankAdaptor)
+    factors = {name: torch.randn(1, *shape, dtype=torch.float64) for name, shape in adaptor.shapes.items()}
+    matrix = adaptor.delta(factors, torch.ones(1, dtype=torch.float64))
+    assert adaptor.equivalent_rank == int(torch.linalg.matrix_rank(matrix)) == min(rank, *adaptor.shape)

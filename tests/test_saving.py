@@ -1,0 +1,237 @@
+"""Saving and loading: everything comes back, and nothing is taken from a file that does not fit."""
+
+import copy
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from floral_lite import Floral, InputError, Router, load, save, saving
+
+
+class Everything(nn.Module):
+    """A model with every kind of adaptor, and one layer that is used twice under two names."""
+
+    def __init__(self, width: int = 8) -> None:
+        super().__init__()
+        self.images = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten())
+        self.project = nn.Linear(64, width)
+        self.words = nn.Embedding(5, width)
+        self.attention = nn.MultiheadAttention(width, 2, batch_first=True)
+        self.norm = nn.LayerNorm(width)
+        self.again = self.norm
+        self.register_buffer("scale", torch.full((width,), 2.0))
+
+    def forward(self, images: Tensor, words: Tensor) -> Tensor:
+        tokens = self.norm(self.project(self.images(images))[:, None] + self.words(words))
+        outputs: Tensor = self.again(self.attention(tokens, tokens, tokens)[0])
+        return outputs * self.get_buffer("scale")
+
+
+IMAGES = torch.randn(6, 1, 6, 6, generator=torch.Generator().manual_seed(0))
+WORDS = torch.tensor([[0, 1, 2]]).expand(6, 3)
+OPTIONS: dict[str, Any] = {
+    "rank": 2,
+    "num_clusters": 3,
+    "init": "authors",
+    "convolution": "channel_in",
+    "norms": "batch_nora",
+    "router": Router(temperature=0.5, floor=0.01, noise=1.0, entropy=-0.1),
+}
+
+
+def trained(base: nn.Module, **options: Any) -> Floral:
+    """A Floral away from where it starts, its running statistics too."""
+    model = Floral(base, **{**OPTIONS, **options})
+    with torch.no_grad():
+        for parameter in [*model.adaptors.parameters(), model.router_logits]:
+            parameter.normal_()
+    model(IMAGES, WORDS)
+    return model.eval()
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path: Path = tmp_path_factory.mktemp("saved") / "client.safetensors"
+    torch.manual_seed(0)
+    save(trained(Everything()), path)
+    return path
+
+
+def unchanged(model: nn.Module, before: Mapping[str, Tensor]) -> bool:
+    now = model.state_dict()
+    return list(now) == list(before) and all(torch.equal(now[name], before[name]) for name in before)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"rank": None, "budget": 0.29, "convolution": "filter", "norms": "affine", "biases": False},
+        {"init": "paper", "norms": "none", "router": None},
+    ],
+)
+def test_what_was_saved_is_loaded(tmp_path: Path, options: Mapping[str, Any]) -> None:
+    model = trained(Everything(), **options)
+    path = tmp_path / "client.safetensors"
+    save(model, path)
+    torch.manual_seed(1)
+    twin = load(path, Everything()).eval()
+    assert (twin.options, twin.num_clusters, twin.router) == (model.options, model.num_clusters, model.router)
+    assert twin.plan == model.plan
+    assert unchanged(twin, model.state_dict())
+    assert torch.equal(twin(IMAGES, WORDS), model(IMAGES, WORDS))
+
+
+def test_the_file_holds_the_routers_and_the_clients_statistics(saved: Path) -> None:
+    model, fresh = load(saved, Everything()), Floral(Everything(), **OPTIONS)
+    ours, started = model.state_dict(), fresh.state_dict()
+    for name in ("router_logits", "statistics.images.1.mean", "statistics.images.1.variance"):
+        assert not torch.equal(ours[name], started[name]), name
+
+
+def test_what_has_two_names_is_saved_once(tmp_path: Path) -> None:
+    seen: list[str] = []
+    path = tmp_path / "client.safetensors"
+    save(trained(Everything()), path)
+    with saving.safe_open(path, framework="pt") as file:
+        seen += file.keys()
+    assert "base.norm.weight" in seen
+    assert not any(name.startswith("base.again") for name in seen)
+
+
+def test_a_loaded_model_trains_on(saved: Path) -> None:
+    model = load(saved, Everything()).train()
+    model(IMAGES, WORDS).square().mean().backward()
+    assert all(parameter.grad is not None for parameter in model.adaptors.parameters())
+
+
+def narrow() -> nn.Module:
+    return Everything(width=4)
+
+
+def deeper() -> nn.Module:
+    model = Everything()
+    model.images.append(nn.Linear(64, 64))
+    return model
+
+
+def shallower() -> nn.Module:
+    model = Everything()
+    model.norm = model.again = nn.Identity()  # type: ignore[assignment]
+    return model
+
+
+def without_buffer() -> nn.Module:
+    model = Everything()
+    del model.scale
+    return model
+
+
+@pytest.mark.parametrize(
+    ("base", "message"),
+    [
+        (
+            narrow,
+            r"in_proj_bias.L is .* of shape \(3, 24\) in .*client.safetensors and .* \(3, 12\) in the model",
+        ),
+        (
+            deeper,
+            r"adaptors.images.4.bias.L is missing in .* and torch.float32 of shape \(3, 64\) in the model",
+        ),
+        (
+            shallower,
+            r"adaptors.norm.bias.L is torch.float32 of shape \(3, 8\) in .* and missing in the model",
+        ),
+        (without_buffer, r"base.scale is torch.float32 of shape \(8,\) in .* and missing in the model"),
+        (lambda: Everything().double(), r"is torch.float32 of shape .* and torch.float64 of shape"),
+    ],
+    ids=["narrow", "deeper", "shallower", "buffer", "precision"],
+)
+def test_another_architecture_is_refused_and_left_alone(saved: Path, base: Any, message: str) -> None:
+    model = base()
+    before = copy.deepcopy(model.state_dict())
+    with pytest.raises(InputError, match=message) as error:
+        load(saved, model)
+    assert "the architecture and precision that it was saved from" in str(error.value)
+    assert unchanged(model, before)
+
+
+def truncated(saved: Path, path: Path) -> None:
+    path.write_bytes(saved.read_bytes()[:-100])
+
+
+def empty(saved: Path, path: Path) -> None:
+    path.touch()
+
+
+def text(saved: Path, path: Path) -> None:
+    path.write_text("no tensors here", encoding="utf-8")
+
+
+def foreign(saved: Path, path: Path) -> None:
+    save_file({"weight": torch.zeros(2)}, path)
+
+
+def foreign_with_settings(saved: Path, path: Path) -> None:
+    save_file({"weight": torch.zeros(2)}, path, {"settings": "of another program"})
+
+
+@pytest.mark.parametrize(
+    ("write", "message"),
+    [
+        (truncated, "is not a safetensors file"),
+        (empty, "is not a safetensors file"),
+        (text, "is not a safetensors file"),
+        (foreign, "was not written by floral_lite.save"),
+        (foreign_with_settings, "was not written by floral_lite.save"),
+    ],
+)
+def test_a_file_of_another_kind_is_refused(saved: Path, tmp_path: Path, write: Any, message: str) -> None:
+    path = tmp_path / "other.safetensors"
+    write(saved, path)
+    model = Everything()
+    before = copy.deepcopy(model.state_dict())
+    with pytest.raises(InputError, match=rf"other\.safetensors {message}"):
+        load(path, model)
+    assert unchanged(model, before)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="nowhere"):
+        load(tmp_path / "nowhere.safetensors", Everything())
+
+
+@pytest.mark.parametrize("there_before", [True, False])
+def test_an_interrupted_write_leaves_what_was_there(
+    saved: Path, tmp_path: Path, there_before: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "client.safetensors"
+    if there_before:
+        path.write_bytes(saved.read_bytes())
+
+    def half(tensors: Any, path: Path, metadata: Any) -> None:
+        save_file(tensors, path, metadata)
+        path.write_bytes(path.read_bytes()[:100])
+        raise OSError("no space left")
+
+    monkeypatch.setattr(saving, "save_file", half)
+    with pytest.raises(OSError, match="no space left"):
+        save(trained(Everything()), path)
+    assert path.exists() == there_before
+    assert not [other for other in tmp_path.glob("*.safetensors") if other != path]
+    if there_before:
+        assert path.read_bytes() == saved.read_bytes()
+
+
+def test_saving_again_replaces_the_file(saved: Path, tmp_path: Path) -> None:
+    path = tmp_path / "client.safetensors"
+    path.write_bytes(saved.read_bytes())
+    model = trained(Everything(), num_clusters=2)
+    save(model, path)
+    assert load(path, Everything()).num_clusters == 2
+    assert [other.name for other in tmp_path.iterdir()] == ["client.safetensors"]
