@@ -3,6 +3,7 @@
 from . import methods, tasks
 from ._version import __version__
 from .errors import DivergenceError, InputError
+from .export import export_peft
 from .federation import Federation, History, Settings, Shard, Task, train
 from .floral import Floral
 from .precondition import precondition, preconditioner
@@ -20,6 +21,7 @@ __all__ = [
     "Shard",
     "Task",
     "__version__",
+    "export_peft",
     "load",
     "methods",
     "precondition",

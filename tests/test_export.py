@@ -1,0 +1,242 @@
+"""The real peft library loads what is exported and computes the same outputs."""
+
+import copy
+import json
+import re
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from floral_lite import Floral, InputError, export_peft
+from floral_lite.data import import_torchvision
+
+
+@pytest.fixture(scope="module")
+def peft() -> ModuleType:
+    """Imported here, since it takes seconds; transformers imports torchvision on the way."""
+    import_torchvision("torchvision")
+    import peft as module
+
+    loaded: ModuleType = module
+    return loaded
+
+
+class Names(nn.Module):
+    """Names inside names, and one with a character that regular expressions treat specially."""
+
+    def __init__(self, bias: bool = True) -> None:
+        super().__init__()
+        self.add_module("0", nn.Linear(8, 8))
+        self.features = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 8, bias=bias))
+        self.heads = nn.ModuleDict({"a+b": nn.Linear(8, 4), "a": nn.Linear(4, 4)})
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        outputs: Tensor = self.heads["a"](self.heads["a+b"](self.features(self.get_submodule("0")(inputs))))
+        return outputs
+
+
+class Attention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(8, 2)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        outputs: Tensor = self.attention(tokens, tokens, tokens)[0]
+        return outputs
+
+
+class Twice(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = self.second = nn.Linear(8, 8)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        outputs: Tensor = self.second(self.first(inputs))
+        return outputs
+
+
+CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+VECTORS = torch.randn(3, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+WORDS = torch.tensor([[0, 2], [1, 4]])
+
+
+def images(dimensions: int) -> Tensor:
+    generator = torch.Generator().manual_seed(0)
+    return torch.randn(2, 3, *[7] * dimensions, generator=generator, dtype=torch.float64)
+
+
+def trained(base: nn.Module, **options: Any) -> Floral:
+    """A Floral away from where it starts, in double precision."""
+    model = Floral(base.double(), **{"rank": 2, "num_clusters": 3, **options})
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in [*model.adaptors.parameters(), model.router_logits]:
+            parameter.copy_(torch.randn(parameter.shape, generator=generator))
+    return model.eval()
+
+
+@pytest.mark.parametrize(
+    ("base", "inputs", "options"),
+    [
+        pytest.param(Names(), VECTORS, {}, id="linear"),
+        pytest.param(Names(), VECTORS, {"biases": False}, id="no-bias-adaptors"),
+        pytest.param(Names(bias=False), VECTORS, {}, id="a-layer-without-bias"),
+        # each layer has a rank of its own, of which C times as much is exported
+        pytest.param(Names(), VECTORS, {"rank": None, "budget": 0.9}, id="budget"),
+        pytest.param(nn.Sequential(nn.Linear(8, 3)), VECTORS, {"num_clusters": 1}, id="one-adaptor"),
+        pytest.param(
+            nn.Sequential(nn.Linear(8, 8).requires_grad_(False), nn.Linear(8, 3)), VECTORS, {}, id="frozen"
+        ),
+        pytest.param(
+            nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8)), VECTORS, {"norms": "none"}, id="beside-a-norm"
+        ),
+        pytest.param(
+            nn.Sequential(nn.Embedding(5, 6, padding_idx=2), nn.Linear(6, 4)),
+            WORDS,
+            {"biases": False},
+            id="embedding",
+        ),
+        *(
+            pytest.param(
+                nn.Sequential(conv(3, 5, 3, stride=2, padding=1), nn.ReLU(), conv(5, 4, 3, padding="same")),
+                images(dimensions),
+                {"convolution": "channel_in"},
+                id=f"channel-in-{dimensions}d",
+            )
+            for dimensions, conv in enumerate(CONVOLUTIONS, start=1)
+        ),
+        *(
+            pytest.param(
+                nn.Sequential(conv(3, 5, 1, stride=2), nn.ReLU(), conv(5, 4, 1)),
+                images(dimensions),
+                {},
+                id=f"balanced-1x1-{dimensions}d",
+            )
+            for dimensions, conv in enumerate(CONVOLUTIONS, start=1)
+        ),
+        pytest.param(nn.Sequential(nn.Conv2d(3, 5, (3, 1))), images(2), {}, id="balanced-3x1"),
+        pytest.param(
+            nn.Sequential(nn.Conv2d(3, 9, 3, padding=2)),
+            images(2),
+            {"convolution": "reshaped"},
+            id="reshaped",
+        ),
+    ],
+)
+@pytest.mark.parametrize("mixture", [None, torch.tensor([0.7, 0.3, 0.0], dtype=torch.float64)])
+def test_peft_computes_what_the_model_computes(
+    base: nn.Module,
+    inputs: Tensor,
+    options: Mapping[str, Any],
+    mixture: Tensor | None,
+    peft: ModuleType,
+    tmp_path: Path,
+) -> None:
+    model = trained(base, **options)
+    if mixture is not None:
+        mixture = mixture[: model.num_clusters]
+    export_peft(model, tmp_path, mixture)
+    with warnings.catch_warnings():
+        # bias adaptors are for all layers or for none, so a layer without bias gets one that is zero
+        warnings.filterwarnings("ignore", "`lora_bias=True` was passed but", UserWarning)
+        loaded = peft.PeftModel.from_pretrained(copy.deepcopy(base), tmp_path)
+    with torch.no_grad():
+        outputs = loaded(inputs)
+        torch.testing.assert_close(outputs, model.merge(mixture)(inputs))
+        assert not torch.allclose(outputs, base(inputs))
+        if mixture is None:
+            torch.testing.assert_close(outputs, model(inputs))
+
+
+def test_the_rank_is_that_of_all_adaptors_together(tmp_path: Path) -> None:
+    export_peft(trained(nn.Sequential(nn.Linear(8, 3)), num_clusters=5), tmp_path / "new" / "folder")
+    tensors = load_file(tmp_path / "new" / "folder" / "adapter_model.safetensors")
+    # C R = 5 * 2
+    assert {name: tuple(tensor.shape) for name, tensor in tensors.items()} == {
+        "base_model.model.0.lora_A.weight": (10, 8),
+        "base_model.model.0.lora_B.weight": (3, 10),
+        "base_model.model.0.lora_B.bias": (3,),
+    }
+    config = json.loads((tmp_path / "new" / "folder" / "adapter_config.json").read_text(encoding="utf-8"))
+    assert (config["r"], config["lora_alpha"]) == (10, 10)
+
+
+def conv(**settings: Any) -> nn.Module:
+    return nn.Sequential(nn.Conv2d(4, 4, 3, **settings))
+
+
+CHANNEL_IN = {"convolution": "channel_in"}
+
+
+@pytest.mark.parametrize(
+    ("base", "options", "message"),
+    [
+        pytest.param(nn.Sequential(nn.Linear(8, 3), nn.LayerNorm(3)), {}, "use norms='none'", id="norm"),
+        pytest.param(
+            nn.Sequential(nn.Linear(8, 3), nn.BatchNorm1d(3)),
+            {"norms": "batch_nora"},
+            "use norms='none'",
+            id="batch-nora",
+        ),
+        pytest.param(
+            conv(), {"convolution": "channel_out"}, "use convolution='channel_in'", id="channel-out"
+        ),
+        pytest.param(conv(), {}, "use convolution='channel_in'", id="balanced"),
+        pytest.param(conv(), {"convolution": "filter"}, "use convolution='channel_in'", id="filter"),
+        pytest.param(conv(groups=2), CHANNEL_IN, "no groups, dilation or padding mode", id="groups"),
+        pytest.param(conv(dilation=2), CHANNEL_IN, "no groups, dilation or padding mode", id="dilation"),
+        pytest.param(
+            conv(padding=1, padding_mode="circular"), CHANNEL_IN, "no groups, dilation or", id="padding-mode"
+        ),
+        pytest.param(
+            nn.Sequential(nn.ConvTranspose2d(4, 4, 3)), CHANNEL_IN, "for transposed", id="transposed"
+        ),
+        pytest.param(Attention(), {}, "both projections of attention", id="attention"),
+        pytest.param(nn.Linear(8, 3), {}, r"use nn\.Sequential\(layer\)", id="root"),
+        pytest.param(
+            nn.Sequential(nn.Embedding(5, 6), nn.Linear(6, 4)),
+            {},
+            "use biases=False",
+            id="embedding-and-bias",
+        ),
+        pytest.param(Twice(), {}, "first and second are one layer", id="two-names"),
+    ],
+)
+def test_what_peft_cannot_express_is_refused(
+    base: nn.Module, options: Mapping[str, Any], message: str, tmp_path: Path
+) -> None:
+    model = trained(base, **options)
+    with pytest.raises(InputError, match=rf"(weight|bias) cannot be exported to PEFT: .*{message}") as error:
+        export_peft(model, tmp_path / "folder")
+    assert "export the merged model instead" in str(error.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_bias_without_its_weight_is_refused(tmp_path: Path) -> None:
+    base = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 3))
+    base[0].weight.requires_grad_(False)
+    with pytest.raises(InputError, match=r"0\.bias cannot be exported .* only with its weight"):
+        export_peft(trained(base), tmp_path / "folder")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_mixture_of_another_size_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=re.escape("mixture has shape (1,)")):
+        export_peft(trained(nn.Sequential(nn.Linear(8, 3))), tmp_path / "folder", torch.ones(1))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_offer_of_the_merged_model_works(tmp_path: Path) -> None:
+    model = trained(nn.Sequential(nn.Linear(8, 3), nn.LayerNorm(3)))
+    # as the refusal says
+    torch.save(model.merge().state_dict(), tmp_path / "merged.pt")
+    plain = nn.Sequential(nn.Linear(8, 3), nn.LayerNorm(3)).double()
+    plain.load_state_dict(torch.load(tmp_path / "merged.pt"))
+    torch.testing.assert_close(plain(VECTORS), model(VECTORS))
