@@ -1,6 +1,7 @@
 """The files around the package and the book agree with each other."""
 
 import base64
+import doctest
 import hashlib
 import json
 import re
@@ -105,6 +106,16 @@ def test_the_code_that_newcomers_copy_runs(page: str) -> None:
     names: dict[str, Any] = {}
     exec(code, names)
     assert len(names["history"].frame()) == names["task"].settings.rounds
+
+
+def test_the_session_in_the_readme_prints_what_it_says() -> None:
+    (session,) = re.findall(
+        r"```pycon\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL
+    )
+    test = doctest.DocTestParser().get_doctest(session, {}, "README", "README.md", 0)
+    runner = doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE)
+    assert runner.run(test).failed == 0
+    assert runner.tries > 3
 
 
 def test_only_the_config_and_what_follows_it_name_the_repository() -> None:
