@@ -10,7 +10,7 @@ from tqdm import tqdm
 from . import methods, tasks
 from .devices import find_device
 from .errors import DivergenceError, InputError, require
-from .federation import Federation, History, federated_rounds
+from .federation import Federation, History, checkpointed_rounds, load_checkpoint
 
 app = typer.Typer(
     help="Federated learning with mixtures of adaptors.",
@@ -38,13 +38,22 @@ def run(
     out: Annotated[
         Path | None, typer.Option(help="folder for the results; a new one in runs/ if none")
     ] = None,
+    checkpoint_every: Annotated[int, typer.Option(help="rounds between two checkpoints")] = 10,
+    resume: Annotated[bool, typer.Option("--resume", help="go on with the run in --out")] = False,
 ) -> None:
     """Train a federation, show its progress, keep its history and a figure."""
     out = out or Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S}-{task}-{method}-{seed}"
-    require(
-        not out.exists() or (out.is_dir() and not any(out.iterdir())),
-        f"out is {out}, which holds another run or other files; name a new folder",
-    )
+    checkpoints = out / "checkpoints"
+    if resume:
+        require(
+            load_checkpoint(checkpoints) is not None,
+            f"out is {out}, where there is no checkpoint: name the folder of the run that was interrupted",
+        )
+    else:
+        require(
+            not out.exists() or (out.is_dir() and not any(out.iterdir())),
+            f"out is {out}, which holds another run or other files; name a new folder, or add --resume",
+        )
     find_device(device)  # before the data are loaded and the bar is drawn
     problem = tasks.load(task, seed=seed, data_fraction=data_fraction, data=data)
     given = {"budget": budget, "rank": rank, "num_clusters": num_clusters, "routing": routing}
@@ -58,7 +67,9 @@ def run(
     federation = None
     try:
         with tqdm(total=settings.rounds, unit="round") as bar:
-            for federation in federated_rounds(problem, chosen, settings, seed, device):
+            for federation in checkpointed_rounds(
+                problem, chosen, settings, seed, device, folder=checkpoints, every=checkpoint_every
+            ):
                 show_progress(bar, federation)
     except KeyboardInterrupt:
         typer.echo("stopped")
@@ -90,13 +101,13 @@ def show_progress(bar: "tqdm[Any]", federation: Federation) -> None:
     if history.evaluated and history.evaluated[-1].test_accuracy is not None:
         numbers["accuracy"] = f"{history.evaluated[-1].test_accuracy:.1%}"
     bar.set_postfix(numbers, refresh=False)
-    bar.update()
+    bar.update(len(history.rounds) - bar.n)
 
 
 def save(history: History, out: Path) -> None:
     """Write history.json and, where a round was evaluated, print the summary and draw the figure."""
     path = out / "history.json"
-    history.save(path)
+    history.save(path, replace=True)
     typer.echo(f"{len(history.rounds)} rounds are kept in {path}")
     if history.evaluated:
         from . import plots

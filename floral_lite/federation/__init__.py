@@ -1,10 +1,12 @@
 """The federation: local training, aggregation, and the loop of Algorithm 1."""
 
 from .aggregate import aggregate, client_given_cluster, cluster_probability, joint_probability, mismatch
+from .checkpoint import checkpointed_rounds, load_checkpoint, save_checkpoint
 from .history import History, Round
 from .local import evaluate, local_training
-from .loop import Federation, federated_rounds, train
+from .loop import Federation, federated_rounds
 from .task import Settings, Shard, Task
+from .train import train
 
 __all__ = [
     "Federation",
@@ -14,12 +16,15 @@ __all__ = [
     "Shard",
     "Task",
     "aggregate",
+    "checkpointed_rounds",
     "client_given_cluster",
     "cluster_probability",
     "evaluate",
     "federated_rounds",
     "joint_probability",
+    "load_checkpoint",
     "local_training",
     "mismatch",
+    "save_checkpoint",
     "train",
 ]

@@ -83,14 +83,21 @@ class History:
         frame.index.name = "client"
         return frame
 
-    def save(self, path: Path | str) -> None:
+    def save(self, path: Path | str, replace: bool = False) -> None:
         """Write the history as JSON, completely or not at all.
 
+        Args:
+            path: of the file.
+            replace: write over a file that is there.
+
         Raises:
-            InputError: the file is there already.
+            InputError: the file is there already, and is not to be replaced.
         """
         path = Path(path)
-        require(not path.exists(), f"{path} is there already; choose another path, or move it away")
+        require(
+            replace or not path.exists(),
+            f"{path} is there already; choose another path, or move it away",
+        )
         path.parent.mkdir(parents=True, exist_ok=True)
         unfinished = path.with_suffix(".unfinished")
         unfinished.write_text(json.dumps(asdict(self)))

@@ -1,8 +1,9 @@
 """Algorithm 1, to be read: for each round, for each sampled client, for each batch."""
 
+import json
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, replace
 from typing import Any, NamedTuple
 
@@ -11,7 +12,7 @@ import torch
 
 from .._version import __version__
 from ..devices import device_name, find_device
-from ..errors import DivergenceError
+from ..errors import DivergenceError, require
 from ..methods import Method
 from ..roles import Roles, num_bytes
 from ..seeds import stream
@@ -110,7 +111,12 @@ def evaluate_clients(task: Task, method: Method, state: Roles) -> dict[str, Any]
 
 
 def federated_rounds(
-    task: Task, method: Method, settings: Settings, seed: int = 0, device: str = "cpu"
+    task: Task,
+    method: Method,
+    settings: Settings,
+    seed: int = 0,
+    device: str = "cpu",
+    resumed: Federation | None = None,
 ) -> Iterator[Federation]:
     """Run a federation round by round, and hand out what there is after each.
 
@@ -120,12 +126,13 @@ def federated_rounds(
         settings: how to train.
         seed: of the adaptors, the sampled clients and the batches; the same seed gives the same numbers.
         device: "cpu", "cuda", "mps", or "auto" for the first of cuda, mps and cpu that is there.
+        resumed: an interrupted run of the same configuration; its next round is the first one here.
 
     Yields:
         The history so far and the parameters after the round; the caller may stop at any round.
 
     Raises:
-        InputError: the device is not there.
+        InputError: the device is not there, or the run to be resumed was another one.
         DivergenceError: a client's loss is not a finite number.
 
     Source: section 'Algorithm', 'Simple FLoRAL Averaging'.
@@ -135,7 +142,11 @@ def federated_rounds(
     first = method.initialise(task.clusters, seed).map(lambda tensor: tensor.detach().to(place))
     history = new_history(task, method, first, settings, seed, place)
     state = first
-    for number in range(1, settings.rounds + 1):
+    if resumed is not None:
+        check_same_run(resumed.history, history)
+        history.rounds.extend(resumed.history.rounds)
+        state = resumed.state.map(lambda tensor: tensor.to(place))
+    for number in range(len(history.rounds) + 1, settings.rounds + 1):
         begin = time.perf_counter()
         state, train_loss = federated_round(task, method, state, first, settings, seed, number)
         entry = Round(number, train_loss, seconds=time.perf_counter() - begin)
@@ -147,6 +158,18 @@ def federated_rounds(
             entry = replace(entry, **tested)
         history.rounds.append(entry)
         yield Federation(history, state)
+
+
+def check_same_run(old: History, new: History) -> None:
+    """Raise InputError unless a run can go on from another's rounds: its length and device may differ."""
+    may_change = {"rounds", "device", "version"}
+    was, is_now = (json.loads(json.dumps(history.config)) for history in (old, new))
+    for key in sorted((was.keys() | is_now.keys()) - may_change):
+        require(
+            was.get(key) == is_now.get(key),
+            f"{key} is {is_now.get(key)!r}, but the run that is to be resumed has {was.get(key)!r}: "
+            "give the same, or start a new run",
+        )
 
 
 def new_history(
@@ -174,39 +197,3 @@ def new_history(
         bytes_down=down,
         parameters={"base": num_base, "added": num_all - num_base},
     )
-
-
-def train(
-    task: Task,
-    method: Method,
-    *,
-    seed: int = 0,
-    device: str = "cpu",
-    on_round: Callable[[Federation], None] | None = None,
-    **changes: Any,
-) -> Federation:
-    """Run a federation to its end.
-
-    Args:
-        task: the clients' data, the model and the loss.
-        method: who shares what, made on the task's model.
-        seed: of the adaptors, the sampled clients and the batches.
-        device: "cpu", "cuda", "mps" or "auto".
-        on_round: called after every round with what there is so far.
-        changes: settings that differ from the task's own, such as rounds=20.
-
-    Raises:
-        InputError: a setting is out of range or unknown, or the device is not there.
-        DivergenceError: a client's loss is not a finite number.
-
-    Example:
-        >>> from floral_lite import methods, tasks
-        >>> task = tasks.load("digits-rotate")
-        >>> federation = train(task, methods.FedAvg(task.model), rounds=1)
-        >>> federation.history.frame().shape
-        (1, 5)
-    """
-    for federation in federated_rounds(task, method, task.settings.with_changes(**changes), seed, device):
-        if on_round is not None:
-            on_round(federation)
-    return federation
