@@ -160,11 +160,13 @@ def _kernels(weight: Mixture) -> tuple[Tensor, Tensor]:
     """The stacked factors as kernels (C R, channels, k_1, k_2), of size 1 along sides that are not theirs."""
     adaptor = weight.adaptor
     assert isinstance(adaptor, LowRankAdaptor)
-    sides = range(2, len(adaptor.shape))
-    return tuple(  # type: ignore[return-value]
-        factor.reshape(*factor.shape[:2], *(adaptor.shape[side] if side in axes else 1 for side in sides))
-        for factor, axes in zip(weight.stacked(), (adaptor.rows, adaptor.columns), strict=True)
-    )
+
+    def kernel(factor: Tensor, axes: tuple[int, ...]) -> Tensor:
+        sides = [size if side in axes else 1 for side, size in enumerate(adaptor.shape)][2:]
+        return factor.reshape(*factor.shape[:2], *sides)
+
+    u, v = weight.stacked()
+    return kernel(u, adaptor.rows), kernel(v, adaptor.columns)
 
 
 # For each torch function that can run the factors beside it: the axis of the weight that it makes outputs of,
