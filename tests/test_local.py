@@ -56,6 +56,21 @@ def test_the_router_steps_with_its_own_learning_rate() -> None:
     assert [float(tensor) for tensor in after.tensors()] == [0.875, 0.875, 0.5]
 
 
+def test_two_epochs_are_one_epoch_twice(ragged_task: Task) -> None:
+    method = FLoRAL(ragged_task.model, num_clusters=2, rank=1)
+    client = method.initialise(ragged_task.clusters, seed=0).of_client(0)
+    shard, settings = ragged_task.train[0], ragged_task.settings
+    draws = generator()
+    once, first_loss = local_training(ragged_task, method, client, shard, settings, draws)
+    twice, second_loss = local_training(ragged_task, method, once, shard, settings, draws)
+    together, loss = local_training(
+        ragged_task, method, client, shard, settings.with_changes(local_epochs=2), generator()
+    )
+    assert all(torch.equal(a, b) for a, b in zip(together.tensors(), twice.tensors(), strict=True))
+    assert not torch.allclose(together.shared["0.weight"], once.shared["0.weight"])
+    assert loss == pytest.approx((first_loss + second_loss) / 2)
+
+
 def test_one_step_of_fedavg_by_hand() -> None:
     task = scalar_task((2.0, 1.0))
     method = FedAvg(task.model)

@@ -297,7 +297,7 @@ def test_a_layer_under_two_names_is_refused() -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("rounds", 0), ("batch_size", 0), ("evaluate_every", 0), ("rounds", -5),
+        ("rounds", 0), ("local_epochs", 0), ("batch_size", 0), ("evaluate_every", 0), ("rounds", -5),
         ("learning_rate", 0.0), ("router_learning_rate", -0.1), ("learning_rate", float("nan")),
         ("participation", 0.0), ("participation", 1.1), ("participation", float("nan")),
     ],

@@ -1,6 +1,7 @@
-"""A client's half of Algorithm 1: one epoch of local steps, and the test of a personal model."""
+"""A client's half of Algorithm 1: its local steps, and the test of a personal model."""
 
 from collections.abc import Iterator
+from itertools import chain
 from typing import NamedTuple
 
 import torch
@@ -25,14 +26,14 @@ def batches(num_samples: int, batch_size: int, generator: torch.Generator) -> It
 def local_training(
     task: Task, method: Method, client: Roles, shard: Shard, settings: Settings, generator: torch.Generator
 ) -> tuple[Roles, float]:
-    """One local epoch of simultaneous gradient steps on router, base and adaptors.
+    """A client's epochs of simultaneous gradient steps on router, base and adaptors.
 
     Args:
         task: gives the model and the loss.
         method: says how the client's model comes out of its parameters.
         client: the parameters that the client starts from.
         shard: its training data.
-        settings: batch size and learning rates.
+        settings: epochs, batch size and learning rates.
         generator: draws the batches, and what the method draws.
 
     Returns:
@@ -41,7 +42,8 @@ def local_training(
     Source: section 'Algorithm', 'Simple FLoRAL Averaging', the inner loop.
     """
     losses = []
-    for rows in batches(len(shard), settings.batch_size, generator):
+    epochs = (batches(len(shard), settings.batch_size, generator) for _ in range(settings.local_epochs))
+    for rows in chain.from_iterable(epochs):
         client = client.map(lambda tensor: tensor.detach().requires_grad_())
         # f^k(sum_c pi_c^k w_c^k)
         outputs = functional_call(task.model, method.personalise(client, generator), (shard.inputs[rows],))

@@ -31,6 +31,7 @@ class Settings:
     Args:
         rounds: communication rounds, >= 1.
         participation: share of the clients sampled in a round, in (0, 1].
+        local_epochs: passes over a client's samples in a round, >= 1.
         batch_size: samples a local step, >= 1; the last, shorter batch of an epoch is used.
         learning_rate: eta of the base and the adaptors, > 0.
         router_learning_rate: eta of the routers, >= 0.
@@ -47,6 +48,7 @@ class Settings:
 
     rounds: int = 50
     participation: float = 1.0
+    local_epochs: int = 1
     batch_size: int = 32
     learning_rate: float = 0.1
     router_learning_rate: float = 0.1
@@ -55,7 +57,12 @@ class Settings:
 
     def __post_init__(self) -> None:
         """Check every range once, so that no run starts with a wrong one."""
-        for name, smallest in (("rounds", 1), ("batch_size", 1), ("evaluate_every", 1)):
+        for name, smallest in (
+            ("rounds", 1),
+            ("local_epochs", 1),
+            ("batch_size", 1),
+            ("evaluate_every", 1),
+        ):
             value = getattr(self, name)
             require(value >= smallest, f"{name} is {value}; it must be at least {smallest}")
         require(
