@@ -104,7 +104,14 @@ def _truncated(u: Tensor, v: Tensor, probability: Tensor, p: float, q: float) ->
     # U_c <- U Sigma^(1/p), V_c <- V Sigma^(1/q)
     new_u = basis_left @ inner_u[..., :rank] * kept[:, None] ** (1 / p)
     new_v = basis_right @ inner_v.mT[..., :rank] * kept[:, None] ** (1 / q)
-    missing = (0, rank - kept.shape[-1])  # a matrix smaller than the rank has fewer singular values
-    new_u, new_v = (torch.nn.functional.pad(factor, missing).to(u) for factor in (new_u, new_v))
+    # where nothing is left, U = V = 0 would never learn again: there U keeps a direction, and V is 0
+    scale = torch.linalg.matrix_norm(u.to(precision)) * torch.linalg.matrix_norm(v.to(precision))
+    nothing = (kept <= 10 * torch.finfo(precision).eps * scale.max())[:, None]
+    new_u = torch.where(nothing, basis_left @ inner_u[..., :rank], new_u)
+    new_v = new_v.masked_fill(nothing, 0)
+    # a matrix smaller than the rank has fewer singular values
+    missing = rank - kept.shape[-1]
+    new_u = torch.cat([new_u.to(u), u[..., rank - missing :]], dim=-1)
+    new_v = torch.nn.functional.pad(new_v, (0, missing)).to(v)
     whole = float(sigma.norm())
     return new_u, new_v, float(sigma[:, rank:].norm()) / whole if whole else 0.0

@@ -33,8 +33,8 @@ class Mixture:
         self._merged: Tensor | None = None
 
     def merged(self) -> Tensor:
-        """The sum, in the parameter's shape; computed once."""
-        if self._merged is None:
+        """The sum, in the parameter's shape; computed once, but not kept from a part without gradients."""
+        if self._merged is None or (torch.is_grad_enabled() and not self._merged.requires_grad):
             self._merged = self.base + self.delta()
         return self._merged
 

@@ -27,9 +27,10 @@ class Floral(nn.Module):
     The adaptors add nothing at the start, so the wrapped model first computes what the base does.
 
     It runs under torch.compile (with Batch-NorA it is left uncompiled), torch.func, autocast,
-    deepcopy and pickle. Two things it cannot follow: activation checkpointing inside the base,
-    where what is recomputed later misses the adaptors, and a custom torch.autograd.Function that
-    is given an adapted weight, whose adaptors then get no gradient.
+    deepcopy and pickle. Two things it cannot follow, so switch them off: activation checkpointing
+    inside the base (what is recomputed later misses the adaptors; with use_reentrant=True there
+    is no error, only wrong gradients), and a custom torch.autograd.Function that is given an
+    adapted weight (its gradients are missing or NaN).
 
     Args:
         model: the base model; it is wrapped, not copied.
@@ -45,7 +46,8 @@ class Floral(nn.Module):
 
     Attributes:
         mixing: "auto" mixes weights or runs factors, whichever costs less; "merged" and
-            "factored" always do the one or the other. The results are equal to rounding.
+            "factored" do the one or the other where both exist; attention and compiled models
+            are always merged. The results are equal to rounding.
 
     Raises:
         InputError: a choice is out of range, a layer cannot be adapted, or there is nothing to adapt.
@@ -95,7 +97,9 @@ class Floral(nn.Module):
             own.register_buffer("mean", layer.get_buffer("running_mean").clone())
             own.register_buffer("variance", layer.get_buffer("running_var").clone())
         like = model.get_parameter(next(iter(self.plan)))
-        self.router_logits = nn.Parameter(uniform_logits(1, num_clusters)[0].to(like))
+        logits = uniform_logits(1, num_clusters)[0]
+        precision = torch.promote_types(like.dtype, logits.dtype)
+        self.router_logits = nn.Parameter(logits.to(like.device, precision))
 
     def _batch_nora_layers(self) -> list[str]:
         """The batch norms whose gamma and beta both have a Batch-NorA adaptor."""

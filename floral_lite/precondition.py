@@ -59,6 +59,8 @@ def precondition(
 def preconditioner(model: Floral, epsilon: float = 1e-5) -> Callable[[torch.optim.Optimizer, Any, Any], None]:
     """A hook that preconditions a model's gradients before each step of any torch optimizer.
 
+    It sees to the adaptors that its optimizer trains, so that another optimizer may have the router.
+
     Args:
         model: whose adaptors the optimizer trains.
         epsilon: see `precondition`.
@@ -81,7 +83,12 @@ def preconditioner(model: Floral, epsilon: float = 1e-5) -> Callable[[torch.opti
             "the step was given a closure, whose gradients come after this hook: call it first, then step()",
         )
         tensors = model.clustered()
-        gradients = {name: tensor.grad for name, tensor in tensors.items() if tensor.grad is not None}
+        own = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+        gradients = {
+            name: tensor.grad
+            for name, tensor in tensors.items()
+            if tensor.grad is not None and id(tensor) in own
+        }
         for name, gradient in precondition(model.plan, tensors, gradients, epsilon).items():
             gradients[name].copy_(gradient)
 

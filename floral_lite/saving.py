@@ -64,7 +64,7 @@ def load(path: str | Path, model: nn.Module) -> Floral:
         require(
             there == wanted,
             f"{name} is {there} in {path} and {wanted} in the model: load it into the architecture and "
-            "precision that it was saved from",
+            "precision that it was saved from, with the same parameters frozen",
         )
     with torch.no_grad():
         for name, tensor in expected.items():

@@ -310,3 +310,24 @@ def test_a_failure_halfway_changes_nothing() -> None:
         model.center()
     for name, tensor in model.state_dict().items():
         torch.testing.assert_close(tensor, before[name], rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize(
+    ("rank", "num_clusters", "probability"), [(2, 1, [1.0]), (3, 2, [1.0, 0.0]), (5, 2, [0.5, 0.5])]
+)
+def test_what_is_centered_to_nothing_can_learn_again(
+    rank: int, num_clusters: int, probability: list[float]
+) -> None:
+    model = Floral(nn.Linear(4, 3), rank=rank, num_clusters=num_clusters).double()
+    with torch.no_grad():
+        for parameter in model.adaptors.parameters():
+            parameter.normal_()
+    inputs = torch.randn(5, 4, dtype=torch.float64)
+    before = model(inputs)
+    model.center(torch.tensor(probability))
+    torch.testing.assert_close(model(inputs), before)
+    model(inputs).square().sum().backward()
+    v = model.get_parameter("adaptors.weight.V")
+    assert v.grad is not None
+    # every column of every V is there, or is moved by the next step
+    assert ((v.detach().norm(dim=1) > 1e-6) | (v.grad.norm(dim=1) > 1e-6)).all()

@@ -345,3 +345,27 @@ def test_a_floral_inside_a_floral_adds_both() -> None:
         for outer.mixing in ROUTES:
             close(outer(inputs), expected)
     close(outer.merge()(inputs), expected)
+
+
+class Target(nn.Module):
+    """Uses its layer for a target without gradients first, and then to be trained."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        with torch.no_grad():
+            target = self.layer(inputs)
+        outputs: Tensor = self.layer(inputs) - target - 1
+        return outputs
+
+
+def test_a_first_use_without_gradients_takes_none_from_the_next() -> None:
+    model = trained(Target())
+    for model.mixing in ("merged", "factored", "auto"):
+        model.zero_grad()
+        model(random(64, 8)).square().sum().backward()  # type: ignore[no-untyped-call]
+        for name, parameter in [*model.base.named_parameters(), *model.adaptors.named_parameters()]:
+            assert parameter.grad is not None, name
+            assert parameter.grad.any(), name

@@ -203,3 +203,13 @@ def test_a_batch_of_one_is_refused_as_torch_does() -> None:
     model = trained(lambda: nn.BatchNorm1d(CHANNELS)).train()
     with pytest.raises(ValueError, match="more than 1 value per channel"):
         model(torch.randn(1, CHANNELS, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("precision", [torch.float16, torch.bfloat16])
+def test_statistics_are_as_precise_as_torchs(precision: torch.dtype) -> None:
+    # a variance of 4e6 does not fit into half precision, where the largest number is 65504
+    inputs = (2000 * torch.randn(64, 4)).to(precision)
+    base = nn.BatchNorm1d(4).to(precision)
+    outputs = Floral(copy.deepcopy(base), rank=1, norms="batch_nora")(inputs)
+    assert outputs.dtype == precision
+    torch.testing.assert_close(outputs, base(inputs), rtol=0, atol=0.02)

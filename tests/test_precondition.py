@@ -375,3 +375,20 @@ def test_a_closure_whose_gradients_would_escape_the_hook_is_refused() -> None:
     with pytest.raises(InputError, match="closure"):
         optimizer.step(closure=lambda: model(inputs).sum())
     optimizer.step(None)
+
+
+def test_an_optimizer_of_its_own_for_the_router_changes_nothing() -> None:
+    def step(split: bool) -> list[Tensor]:
+        torch.manual_seed(0)
+        model = Floral(nn.Linear(4, 3), rank=2, generator=torch.Generator().manual_seed(0))
+        adaptors, router = [*model.adaptors.parameters()], [model.router_logits]
+        groups = [router, adaptors] if split else [[*adaptors, *router]]
+        optimizers = [torch.optim.SGD(group, lr=0.1) for group in groups]
+        model(torch.ones(2, 4)).square().sum().backward()
+        for optimizer in optimizers:
+            optimizer.register_step_pre_hook(preconditioner(model))
+            optimizer.step()
+        return adaptors
+
+    for together, apart in zip(step(False), step(True), strict=True):
+        assert torch.equal(together, apart)

@@ -16,7 +16,10 @@ def check_budget(budget: float) -> None:
 
 def check_rank(rank: int) -> None:
     """Raise InputError unless the rank is at least 1."""
-    require(rank >= 1, f"rank is {rank}; a low-rank adaptor needs at least 1: try 8")
+    require(
+        rank >= 1,
+        f"rank is {rank}; a low-rank adaptor needs at least 1: try 8",
+    )
 
 
 def largest_rank(weight_size: int, cost_of_a_rank: int, budget: float) -> int:
@@ -37,4 +40,4 @@ def largest_rank(weight_size: int, cost_of_a_rank: int, budget: float) -> int:
     """
     check_budget(budget)
     # r = max(1, floor(rho m n / (m + n))), with rho as written: as a float, 0.57 * 100 is 56.999...
-    return max(1, math.floor(Fraction(str(budget)) * weight_size / cost_of_a_rank))
+    return max(1, math.floor(Fraction(str(float(budget))) * weight_size / cost_of_a_rank))
