@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from floral_lite import Federation, History, InputError, Task, methods, tasks, train
 from floral_lite.federation import checkpointed_rounds, federated_rounds, load_checkpoint, save_checkpoint
@@ -101,6 +102,28 @@ def test_an_interrupted_write_loses_nothing(
     assert_same(kept, rounds[1] if broken == "shutil.rmtree" else rounds[0])
     save_checkpoint(rounds[2], tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["round-000003"]
+
+
+def test_dropout_follows_from_the_seed_too(ragged_task: Task, tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Linear(4, 6), nn.Dropout(0.5), nn.Linear(6, 3)).double()
+    task = replace(ragged_task, model=model)
+    method = methods.FedAvg(model)
+    torch.manual_seed(1)
+    whole = train(task, method, rounds=4)
+    torch.manual_seed(2)
+    before = torch.get_rng_state()
+    train(task, method, rounds=2, checkpoints=tmp_path)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert_same(train(task, method, rounds=4, checkpoints=tmp_path), whole)
+    other = train(task, method, rounds=4, seed=1)
+    assert not torch.allclose(other.state.shared["0.weight"], whole.state.shared["0.weight"])
+
+
+def test_another_model_is_not_resumed(ragged_task: Task, tmp_path: Path) -> None:
+    train(ragged_task, make("fedavg", ragged_task), rounds=1, checkpoints=tmp_path)
+    other = replace(ragged_task, model=nn.Linear(4, 3).double())
+    with pytest.raises(InputError, match="another model: give the same one"):
+        train(other, make("fedavg", other), rounds=2, checkpoints=tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -46,15 +46,15 @@ def checkpointed_rounds(
         The history so far and the parameters; first of all those of the checkpoint.
 
     Raises:
-        InputError: the checkpoint belongs to another run, or `every` is smaller than 1.
+        InputError: the checkpoint is of another configuration or model, or `every` is smaller than
+            1. That the data are the same is not checked.
     """
     require(every >= 1, f"checkpoint_every is {every}; it must be at least 1")
     resumed = load_checkpoint(folder)
-    if resumed is not None:
-        yield resumed
+    begun = 0 if resumed is None else len(resumed.history.rounds)
     for federation in federated_rounds(task, method, settings, seed, device, resumed):
         number = len(federation.history.rounds)
-        if number % every == 0 or number == settings.rounds:
+        if number > begun and (number % every == 0 or number == settings.rounds):
             save_checkpoint(federation, folder)
         yield federation
 

@@ -60,16 +60,20 @@ def federated_round(
     task.model.train()
     sampled = sample_clients(task.num_clients, settings.participation, stream(seed, "clients", number))
     start = state if settings.stateful else state._replace(private=first.private)
+    accelerators = [place for place in {tensor.device for tensor in state.tensors()} if place.type == "cuda"]
     trained, losses = [], []
     for client in sampled:
-        parameters, loss = local_training(
-            task,
-            method,
-            start.of_client(client),
-            task.train[client],
-            settings,
-            stream(seed, "batches", number, client),
-        )
+        with torch.random.fork_rng(devices=accelerators):
+            # dropout draws from torch's own generator
+            torch.manual_seed(stream(seed, "dropout", number, client).initial_seed())
+            parameters, loss = local_training(
+                task,
+                method,
+                start.of_client(client),
+                task.train[client],
+                settings,
+                stream(seed, "batches", number, client),
+            )
         check_finite(f"the training loss of client {client} is {loss} in round {number}", loss, settings)
         trained.append(parameters)
         losses.append(loss)
@@ -130,6 +134,7 @@ def federated_rounds(
 
     Yields:
         The history so far and the parameters after the round; the caller may stop at any round.
+        A resumed run begins with what it had.
 
     Raises:
         InputError: the device is not there, or the run to be resumed was another one.
@@ -143,9 +148,10 @@ def federated_rounds(
     history = new_history(task, method, first, settings, seed, place)
     state = first
     if resumed is not None:
-        check_same_run(resumed.history, history)
+        check_same_run(resumed, Federation(history, first))
         history.rounds.extend(resumed.history.rounds)
         state = resumed.state.map(lambda tensor: tensor.to(place))
+        yield Federation(history, state)
     for number in range(len(history.rounds) + 1, settings.rounds + 1):
         begin = time.perf_counter()
         state, train_loss = federated_round(task, method, state, first, settings, seed, number)
@@ -160,16 +166,18 @@ def federated_rounds(
         yield Federation(history, state)
 
 
-def check_same_run(old: History, new: History) -> None:
+def check_same_run(old: Federation, new: Federation) -> None:
     """Raise InputError unless a run can go on from another's rounds: its length and device may differ."""
     may_change = {"rounds", "device", "version"}
-    was, is_now = (json.loads(json.dumps(history.config)) for history in (old, new))
+    was, is_now = (json.loads(json.dumps(run.history.config)) for run in (old, new))
     for key in sorted((was.keys() | is_now.keys()) - may_change):
         require(
             was.get(key) == is_now.get(key),
             f"{key} is {is_now.get(key)!r}, but the run that is to be resumed has {was.get(key)!r}: "
             "give the same, or start a new run",
         )
+    shapes = [[{name: t.shape for name, t in role.items()} for role in run.state] for run in (old, new)]
+    require(shapes[0] == shapes[1], "the run that is to be resumed has another model: give the same one")
 
 
 def new_history(

@@ -156,7 +156,7 @@ class Task:
 
     def _check_targets(self) -> None:
         """Every label must be one of the model's outputs."""
-        with torch.no_grad():
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):  # dropout may draw
             num_labels = self.model(self.train[0].inputs[:1]).shape[-1]
         for shards in (self.train, self.test):
             for client, shard in enumerate(shards):
