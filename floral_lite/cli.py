@@ -10,7 +10,7 @@ from tqdm import tqdm
 from . import methods, tasks
 from .devices import find_device
 from .errors import DivergenceError, InputError, require
-from .federation import Federation, History, checkpointed_rounds, load_checkpoint
+from .federation import Federation, History, checkpointed_rounds, load_checkpoint, save_checkpoint
 
 app = typer.Typer(
     help="Federated learning with mixtures of adaptors.",
@@ -42,6 +42,10 @@ def run(
     resume: Annotated[bool, typer.Option("--resume", help="go on with the run in --out")] = False,
 ) -> None:
     """Train a federation, show its progress, keep its history and a figure."""
+    require(
+        out is not None or not resume,
+        "resume is given without out; name the folder of the run that was interrupted: --out DIR --resume",
+    )
     out = out or Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S}-{task}-{method}-{seed}"
     checkpoints = out / "checkpoints"
     if resume:
@@ -72,7 +76,9 @@ def run(
             ):
                 show_progress(bar, federation)
     except KeyboardInterrupt:
-        typer.echo("stopped")
+        if federation is not None:
+            save_checkpoint(federation, checkpoints)
+        typer.echo(f"stopped; the same command with --out {out} --resume goes on from here")
     finally:
         if federation is not None:
             save(federation.history, out)

@@ -1,7 +1,9 @@
 """An adapted parameter, and how each layer runs its adaptors as factors beside the weight.
 
 For a linear layer (m, n), C adaptors of rank r and B inputs, mixing the weights first costs
-C r m n multiply-adds; running the factors beside the layer costs B C r (m + n).
+C r m n multiply-adds; running the factors beside the layer costs B C r (m + n). The functions
+here leave out the common C r: a weight merges at the price of its size, m n, and its factors
+run at what each function returns, B (m + n) for a linear layer.
 """
 
 from collections.abc import Callable, Mapping
@@ -169,9 +171,8 @@ def _kernels(weight: Mixture) -> tuple[Tensor, Tensor]:
     return kernel(u, adaptor.rows), kernel(v, adaptor.columns)
 
 
-# For each torch function that can run the factors beside it: the axis of the weight that it makes outputs of,
-# and what the factors cost, each R of C R, and how they run.
-# Merging costs as many multiply-adds for each of them as the weight has numbers.
+# For each torch function that can run the factors beside it: the weight's axis that its outputs lie on,
+# and the function that says what the factors cost and how they run.
 FACTORED: dict[Callable[..., Any], tuple[int, Callable[..., Choice]]] = {
     functional.linear: (0, linear),
     functional.embedding: (1, embedding),

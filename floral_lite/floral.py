@@ -191,7 +191,15 @@ class Floral(nn.Module):
 
         Returns:
             A module of the base's own class, which costs what the base costs.
+
+        Raises:
+            InputError: the mixture has another shape, or a weight that is negative or not a number.
         """
+        if mixture is not None:
+            require(
+                bool((mixture >= 0).all() and mixture.isfinite().all()),
+                f"mixture is {mixture.tolist()}; it must be weights of at least 0, with sum 1",
+            )
         merged = copy.deepcopy(self.base)
         _write(merged, self.personal_parameters(mixture))
         return merged

@@ -1,12 +1,14 @@
 """One forward pass whatever C is: weights mixed before use, or adaptors run as factors.
 
-Which costs less depends on the inputs, so it is decided where the model uses the weight: a
-TorchFunctionMode sees every call of a torch function before it runs.
+Which costs less depends on the inputs, so it is decided where the model uses the weight. A
+TorchFunctionMode is a with-block in which torch hands every call of a torch function to
+`__torch_function__` first. The model runs with placeholders in the place of its adapted
+parameters; they are recognised by identity, and the mixture is put in.
 """
 
 from collections.abc import Callable, Mapping
 from math import prod
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -14,6 +16,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from .adaptors import LowRankAdaptor, Statistics, batch_nora, batch_statistics
+from .errors import require
 from .factored import FACTORED, Mixture
 
 Route = Literal["auto", "merged", "factored"]
@@ -35,6 +38,9 @@ class Mixing(TorchFunctionMode):
         self, mixtures: Mapping[str, Mixture], statistics: Mapping[str, Statistics], route: Route = "auto"
     ) -> None:
         super().__init__()
+        require(
+            route in get_args(Route), f"mixing is {route!r}; it is one of 'auto', 'merged' and 'factored'"
+        )
         self.route = route
         self.placeholders = {
             name: mixture.base.new_full((), torch.nan).expand(mixture.base.shape)

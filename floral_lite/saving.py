@@ -48,6 +48,7 @@ def load(path: str | Path, model: nn.Module) -> Floral:
         InputError: the file is not one of ours, or its names, shapes or types are not the model's.
             The model is then left as it was.
     """
+    require(not isinstance(model, Floral), "model is a Floral already; give the base network: model.base")
     try:
         with safe_open(path, framework="pt") as file:
             names, metadata = list(file.keys()), file.metadata() or {}

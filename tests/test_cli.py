@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from floral_lite import History, InputError, cli
+from floral_lite.federation import load_checkpoint
 
 COMMAND = [sys.executable, "-c", "from floral_lite.cli import main; main()"]
 
@@ -163,7 +164,19 @@ def test_ctrl_c_keeps_what_was_done_and_says_where(tmp_path: Path) -> None:
     assert process.returncode == 0
     path = Path("kept/history.json")
     assert str(path) in out.decode()
-    assert History.load(tmp_path / path).rounds
+    rounds = History.load(tmp_path / path).rounds
+    assert rounds
+    # the last round is where --resume goes on
+    checkpoint = load_checkpoint(tmp_path / "kept/checkpoints")
+    assert checkpoint is not None
+    assert len(checkpoint.history.rounds) == len(rounds)
+
+
+def test_resume_needs_the_folder_of_the_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert call(monkeypatch, "run", "digits-rotate", "--resume") == 2
+    assert call(monkeypatch, "run", "digits-rotate", "--resume", "--out", "nothing") == 2
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_failed_save_leaves_no_half_written_file(tmp_path: Path) -> None:

@@ -647,3 +647,9 @@ def test_arguments_out_of_range_are_refused(arguments: Mapping[str, Any], messag
 def test_a_model_with_nothing_to_adapt_is_refused(base: nn.Module, options: Mapping[str, Any]) -> None:
     with pytest.raises(InputError, match=f"{type(base).__name__} has nothing to adapt"):
         Floral(base, rank=1, **options)
+
+
+@pytest.mark.parametrize("weight", [-1.0, float("nan"), float("inf")])
+def test_a_mixture_that_is_none_is_not_merged(weight: float) -> None:
+    with pytest.raises(InputError, match=r"mixture is .*; it must be weights of at least 0"):
+        Floral(nn.Linear(3, 2), rank=1, num_clusters=2).merge(torch.tensor([weight, 1.0]))

@@ -555,3 +555,14 @@ def test_the_loss_of_synthetic_linear_falls() -> None:
         assert losses[name][-1] < 0.5 * losses[name][0]
     # one map cannot be both clusters' map
     assert losses["floral"][-1] < 0.25 * losses["fedavg"][-1]
+
+
+def test_a_method_on_another_model_is_refused(ragged_task: Task) -> None:
+    with pytest.raises(InputError, match=r"another model than the task's.*methods\.FLoRAL\(task\.model\)"):
+        train(ragged_task, methods.FLoRAL(nn.Linear(4, 3).double(), rank=1))
+
+
+def test_a_history_and_a_federation_are_shown_in_a_line(ragged_task: Task) -> None:
+    federation = train(ragged_task, methods.FedAvg(ragged_task.model))
+    assert repr(federation.history) == "History(ragged, fedavg, 3 rounds)"
+    assert repr(federation) == "Federation(History(ragged, fedavg, 3 rounds), 4 named tensors)"

@@ -11,7 +11,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 from torch.utils.flop_counter import FlopCounterMode
 
-from floral_lite import Floral
+from floral_lite import Floral, InputError
 from floral_lite.adaptors import Options, plan
 from floral_lite.factored import FACTORED, Mixture
 
@@ -369,3 +369,10 @@ def test_a_first_use_without_gradients_takes_none_from_the_next() -> None:
         for name, parameter in [*model.base.named_parameters(), *model.adaptors.named_parameters()]:
             assert parameter.grad is not None, name
             assert parameter.grad.any(), name
+
+
+def test_an_unknown_way_of_mixing_is_refused() -> None:
+    model = trained(nn.Linear(3, 2))
+    model.mixing = "mergd"  # type: ignore[assignment]
+    with pytest.raises(InputError, match="mixing is 'mergd'; it is one of 'auto', 'merged' and 'factored'"):
+        model(random(1, 3))

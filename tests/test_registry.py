@@ -145,15 +145,19 @@ def test_fewer_than_one_cluster_is_refused(num_clusters: int) -> None:
     [
         (nn.ReLU(), {}),
         (nn.PReLU(), {}),
-        (nn.Linear(2, 2).requires_grad_(False), {}),
         (nn.LayerNorm(3), {"norms": "none"}),
         (nn.LayerNorm(3, elementwise_affine=False), {}),
     ],
-    ids=["nothing", "no-kind", "frozen", "left-out", "no-parameters"],
+    ids=["nothing", "no-kind", "left-out", "no-parameters"],
 )
 def test_a_model_with_nothing_to_adapt_is_refused(model: nn.Module, options: dict[str, Any]) -> None:
     with pytest.raises(InputError, match=f"{type(model).__name__} has nothing to adapt.*Linear"):
         plan(model, Options(rank=1, **options))
+
+
+def test_a_frozen_model_is_refused_with_the_way_to_freeze_it() -> None:
+    with pytest.raises(InputError, match=r"are frozen.*wrap it first.*model\.base\.requires_grad_\(False\)"):
+        plan(nn.Linear(2, 2).requires_grad_(False), Options(rank=1))
 
 
 FILTER, NORA = {"convolution": "filter"}, {"norms": "batch_nora"}

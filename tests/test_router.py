@@ -13,9 +13,10 @@ from torch.nn import functional
 
 from floral_lite import Floral, InputError, router
 from floral_lite.adaptors import Options, initialise, personalise, plan
+from floral_lite.models import seeded
 from floral_lite.router import Router, closed_form, entropy, momentum_form
 
-MODEL = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3)).double()
+MODEL = seeded(lambda: nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3)), seed=0).double()
 PLAN = plan(MODEL, Options(rank=2))
 BASE = {name: parameter.detach() for name, parameter in MODEL.named_parameters()}
 GENERATOR = torch.Generator().manual_seed(0)
@@ -290,7 +291,7 @@ def order_of_the_difference(learning_rate_of_the_closed_form: float, num_cluster
     step, shape = 0.5, (num_clusters,)
     adaptors = trained_adaptors(num_clusters)
     distances, errors = [], []
-    for scale in (1e-1, 3e-2, 1e-2, 3e-3, 1e-3):
+    for scale in (1e-2, 3e-3, 1e-3, 3e-4, 1e-4):
         # a_c = scale * U_c V_c^T
         scaled = {name: t if name.endswith("V") else scale * t for name, t in adaptors.items()}
         theta = torch.zeros(shape, dtype=torch.float64, requires_grad=True)

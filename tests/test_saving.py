@@ -235,3 +235,10 @@ def test_saving_again_replaces_the_file(saved: Path, tmp_path: Path) -> None:
     save(model, path)
     assert load(path, Everything()).num_clusters == 2
     assert [other.name for other in tmp_path.iterdir()] == ["client.safetensors"]
+
+
+def test_a_floral_is_not_loaded_into_a_floral(tmp_path: Path) -> None:
+    model = Floral(nn.Linear(3, 2), rank=1)
+    save(model, tmp_path / "model.safetensors")
+    with pytest.raises(InputError, match=r"is a Floral already; give the base network: model\.base"):
+        load(tmp_path / "model.safetensors", model)

@@ -102,7 +102,13 @@ def plan(model: nn.Module, options: Options) -> dict[str, Adaptor]:
                     raise InputError(f"{name} cannot be adapted: {error}") from None
                 if adaptor is not None:
                     adaptors[name] = adaptor
+    frozen = not any(parameter.requires_grad for parameter in model.parameters())
     if not adaptors:
+        require(
+            not frozen or not list(model.parameters()),
+            "all parameters of the model are frozen, and frozen ones get no adaptor: wrap it first, "
+            "and freeze the base after that, with model.base.requires_grad_(False)",
+        )
         known = ", ".join(layer_type.__name__ for layer_type in KINDS)
         raise InputError(
             f"the model {type(model).__name__} has nothing to adapt; adaptors exist for {known} "

@@ -68,6 +68,8 @@ def save_checkpoint(federation: Federation, folder: Path | str) -> None:
     """
     folder = Path(folder)
     part, whole = folder / UNFINISHED, folder / f"round-{len(federation.history.rounds):06d}"
+    if whole.exists():
+        return
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir(parents=True)
     tensors = {

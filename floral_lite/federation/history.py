@@ -38,7 +38,7 @@ class Round:
     mismatch: float | None = None
 
 
-@dataclass
+@dataclass(repr=False)
 class History:
     """All rounds of one run, and everything needed to make them again.
 
@@ -57,6 +57,10 @@ class History:
     bytes_down: int
     parameters: dict[str, int]
     rounds: list[Round] = field(default_factory=list)
+
+    def __repr__(self) -> str:
+        """In a line: the numbers are in `frame()`."""
+        return f"History({self.config.get('task')}, {self.config.get('method')}, {len(self.rounds)} rounds)"
 
     @property
     def evaluated(self) -> list[Round]:

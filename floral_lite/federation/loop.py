@@ -28,6 +28,10 @@ class Federation(NamedTuple):
     history: History
     state: Roles
 
+    def __repr__(self) -> str:
+        """In a line: its tensors would fill pages."""
+        return f"Federation({self.history!r}, {len(self.state.tensors())} named tensors)"
+
 
 def sample_clients(num_clients: int, participation: float, generator: torch.Generator) -> list[int]:
     """The clients S of a round, drawn without replacement: a share of all, at least one."""
@@ -145,6 +149,7 @@ def federated_rounds(
     place = find_device(device)
     task = task.to(place)
     first = method.initialise(task.clusters, seed).map(lambda tensor: tensor.detach().to(place))
+    check_same_model(task, method, first)
     history = new_history(task, method, first, settings, seed, place)
     state = first
     if resumed is not None:
@@ -164,6 +169,17 @@ def federated_rounds(
             entry = replace(entry, **tested)
         history.rounds.append(entry)
         yield Federation(history, state)
+
+
+def check_same_model(task: Task, method: Method, first: Roles) -> None:
+    """Raise InputError unless the method makes parameters for the task's model."""
+    made = {name: tensor.shape for name, tensor in method.personalise(first.of_client(0)).items()}
+    wanted = {name: p.shape for name, p in task.model.named_parameters() if p.requires_grad}
+    require(
+        made == wanted,
+        "the method was made on another model than the task's: make it on the task's own, "
+        f"such as methods.{type(method).__name__}(task.model)",
+    )
 
 
 def check_same_run(old: Federation, new: Federation) -> None:
