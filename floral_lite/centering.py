@@ -74,7 +74,7 @@ def center(
         mean = adaptor.delta(factors, weights)
         result.lost[name] = 0.0
         if not mean.any():
-            continue  # as before training: factors U = V = 0, instead of V = 0, would never learn
+            continue  # nothing to move; fresh adaptors keep their random factor
         # u <- u + E_c[a_c]
         result.base[name] = base[name] + mean
         if isinstance(adaptor, LowRankAdaptor):
@@ -82,8 +82,7 @@ def center(
             centered = adaptor.factors(u, v)
         else:
             # a_c <- a_c - E_c[a_c]
-            vectors = factors["L"]
-            centered = {"L": vectors - mean}
+            centered = {"L": factors["L"] - mean}
         result.clustered.update({f"{name}.{factor}": tensor for factor, tensor in centered.items()})
     return result
 

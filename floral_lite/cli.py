@@ -76,9 +76,10 @@ def run(
             ):
                 show_progress(bar, federation)
     except KeyboardInterrupt:
+        typer.echo("stopped")
         if federation is not None:
             save_checkpoint(federation, checkpoints)
-        typer.echo(f"stopped; the same command with --out {out} --resume goes on from here")
+            typer.echo(f"the same command with --out {out} --resume goes on from here")
     finally:
         if federation is not None:
             save(federation.history, out)

@@ -166,7 +166,7 @@ class Floral(nn.Module):
         args: Any,
         kwargs: Any,
     ) -> Any:
-        """The forward pass under a mode that decides, call by call, how to mix."""
+        """The forward pass under a mode that decides, call by call, how to mix; compilers cannot trace it."""
         mixtures = {
             name: Mixture(base[name], adaptor, adaptors.factors_of(name, adaptor, clustered), mixture)
             for name, adaptor in self.plan.items()

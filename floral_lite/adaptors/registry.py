@@ -102,10 +102,10 @@ def plan(model: nn.Module, options: Options) -> dict[str, Adaptor]:
                     raise InputError(f"{name} cannot be adapted: {error}") from None
                 if adaptor is not None:
                     adaptors[name] = adaptor
-    frozen = not any(parameter.requires_grad for parameter in model.parameters())
     if not adaptors:
+        parameters = list(model.parameters())
         require(
-            not frozen or not list(model.parameters()),
+            not parameters or any(parameter.requires_grad for parameter in parameters),
             "all parameters of the model are frozen, and frozen ones get no adaptor: wrap it first, "
             "and freeze the base after that, with model.base.requires_grad_(False)",
         )
