@@ -20,7 +20,8 @@ from .data import (
     split_evenly,
 )
 from .errors import require, unknown
-from .federation.task import Loss, Settings, Shard, Task
+from .federation import Settings, Shard, Task
+from .federation.task import Loss
 from .models import mlp, seeded
 from .seeds import stream
 

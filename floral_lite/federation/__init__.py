@@ -5,7 +5,9 @@ from .checkpoint import checkpointed_rounds, load_checkpoint, save_checkpoint
 from .history import History, Round
 from .local import evaluate, local_training
 from .loop import Federation, federated_rounds
-from .task import Settings, Shard, Task
+from .settings import Settings
+from .shards import Shard
+from .task import Task
 from .train import train
 
 __all__ = [

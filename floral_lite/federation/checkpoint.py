@@ -12,7 +12,8 @@ from ..methods import Method
 from ..roles import Roles
 from .history import History
 from .loop import Federation, federated_rounds
-from .task import Settings, Task
+from .settings import Settings
+from .task import Task
 
 # While it is being written a checkpoint has this name; only a whole one gets the name of its round.
 UNFINISHED = "unfinished"

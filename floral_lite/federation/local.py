@@ -10,7 +10,9 @@ from torch.func import functional_call
 
 from ..methods import ROUTER, Method
 from ..roles import Roles
-from .task import Settings, Shard, Task
+from .settings import Settings
+from .shards import Shard
+from .task import Task
 
 
 def batches(num_samples: int, batch_size: int, generator: torch.Generator) -> Iterator[Tensor]:

@@ -19,7 +19,8 @@ from ..seeds import stream
 from .aggregate import aggregate, mismatch
 from .history import History, Round
 from .local import evaluate, local_training
-from .task import Settings, Task
+from .settings import Settings
+from .task import Task
 
 
 class Federation(NamedTuple):
