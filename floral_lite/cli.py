@@ -2,7 +2,8 @@
 
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any
+from statistics import fmean, stdev
+from typing import Annotated, Any, cast
 
 import typer
 from tqdm import tqdm
@@ -10,7 +11,15 @@ from tqdm import tqdm
 from . import methods, tasks
 from .devices import find_device
 from .errors import DivergenceError, InputError, require
-from .federation import Federation, History, checkpointed_rounds, load_checkpoint, save_checkpoint
+from .federation import (
+    Engine,
+    Federation,
+    History,
+    Run,
+    checkpointed_rounds,
+    load_checkpoint,
+    save_checkpoint,
+)
 
 app = typer.Typer(
     help="Federated learning with mixtures of adaptors.",
@@ -30,10 +39,15 @@ def run(
     routing: Annotated[str | None, typer.Option(help="learned or optimal")] = None,
     rounds: Annotated[int | None, typer.Option(help="communication rounds")] = None,
     seed: Annotated[int, typer.Option(help="the same seed gives the same numbers")] = 0,
+    seeds: Annotated[int, typer.Option(help="how many seeds, from --seed on, are trained together")] = 1,
     data_fraction: Annotated[float, typer.Option(help="share of the training data kept, in (0, 1]")] = 1.0,
     stateless: Annotated[bool, typer.Option("--stateless", help="reset the routers every round")] = False,
     evaluate_every: Annotated[int | None, typer.Option(help="rounds between two evaluations")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps")] = "auto",
+    engine: Annotated[str, typer.Option(help="fast, or loop for Algorithm 1 client by client")] = "fast",
+    max_memory: Annotated[
+        float | None, typer.Option(help="GB for clients in training; what suits the device if none")
+    ] = None,
     data: Annotated[Path | None, typer.Option(help="folder of downloaded image sets")] = None,
     out: Annotated[
         Path | None, typer.Option(help="folder for the results; a new one in runs/ if none")
@@ -59,31 +73,44 @@ def run(
             f"out is {out}, which holds another run or other files; name a new folder, or add --resume",
         )
     find_device(device)  # before the data are loaded and the bar is drawn
-    problem = tasks.load(task, seed=seed, data_fraction=data_fraction, data=data)
+    require(seeds >= 1, f"seeds is {seeds}; it must be at least 1")
+    numbers = range(seed, seed + seeds)
+    problems = tasks.load_seeds(task, numbers, data_fraction=data_fraction, data=data)
     given = {"budget": budget, "rank": rank, "num_clusters": num_clusters, "routing": routing}
     options = {name: value for name, value in given.items() if value is not None}
-    chosen = methods.make(method, problem.model, **options)
+    runs = [
+        Run(problem, methods.make(method, problem.model, **options), number)
+        for problem, number in zip(problems, numbers, strict=True)
+    ]
     changes = {"rounds": rounds, "evaluate_every": evaluate_every}
-    settings = problem.settings.with_changes(
+    settings = problems[0].settings.with_changes(
         stateful=not stateless, **{name: value for name, value in changes.items() if value is not None}
     )
 
-    federation = None
+    federations: list[Federation] = []
     try:
         with tqdm(total=settings.rounds, unit="round") as bar:
-            for federation in checkpointed_rounds(
-                problem, chosen, settings, seed, device, folder=checkpoints, every=checkpoint_every
+            for federations in checkpointed_rounds(
+                runs,
+                settings,
+                device,
+                folder=checkpoints,
+                every=checkpoint_every,
+                engine=cast(Engine, engine),
+                max_memory=None if max_memory is None else int(max_memory * 10**9),
             ):
-                show_progress(bar, federation)
+                show_progress(bar, [federation.history for federation in federations])
     except KeyboardInterrupt:
         typer.echo("stopped")
-        if federation is not None:
-            save_checkpoint(federation, checkpoints)
+        if federations:
+            save_checkpoint(federations, checkpoints)
             typer.echo(f"the same command with --out {out} --resume goes on from here")
     finally:
-        if federation is not None:
-            save(federation.history, out)
-    if federation is None:
+        for federation, number in zip(federations, numbers, strict=False):
+            save(federation.history, out if seeds == 1 else out / f"seed-{number}")
+        if len(federations) > 1 and federations[0].history.evaluated:
+            typer.echo(f"over the {seeds} seeds: {over_seeds([f.history for f in federations])}")
+    if not federations:
         typer.echo("nothing was done yet, nothing is kept")
 
 
@@ -101,14 +128,28 @@ def list_methods() -> None:
         typer.echo(f"{name:20} {(kind.__doc__ or '').splitlines()[0]}")
 
 
-def show_progress(bar: "tqdm[Any]", federation: Federation) -> None:
-    """Move the bar on by a round, with the newest loss and accuracy beside it."""
-    history = federation.history
-    numbers = {"loss": f"{history.rounds[-1].train_loss:.3f}"}
-    if history.evaluated and history.evaluated[-1].test_accuracy is not None:
-        numbers["accuracy"] = f"{history.evaluated[-1].test_accuracy:.1%}"
+def show_progress(bar: "tqdm[Any]", histories: list[History]) -> None:
+    """Move the bar on by a round, with the newest loss and accuracy beside it, means over the seeds."""
+    numbers = {"loss": f"{fmean(history.rounds[-1].train_loss for history in histories):.3f}"}
+    if histories[0].evaluated and histories[0].evaluated[-1].test_accuracy is not None:
+        numbers["accuracy"] = f"{fmean(last_scores(histories)):.1%}"
     bar.set_postfix(numbers, refresh=False)
-    bar.update(len(history.rounds) - bar.n)
+    bar.update(len(histories[0].rounds) - bar.n)
+
+
+def last_scores(histories: list[History]) -> list[float]:
+    """Each seed's test accuracy at its last evaluated round; its test loss where the task has no labels."""
+    lasts = [history.evaluated[-1] for history in histories]
+    scores = [last.test_loss if last.test_accuracy is None else last.test_accuracy for last in lasts]
+    return [score for score in scores if score is not None]
+
+
+def over_seeds(histories: list[History]) -> str:
+    """Mean and standard deviation over the seeds, in words."""
+    scores = last_scores(histories)
+    if histories[0].evaluated[-1].test_accuracy is None:
+        return f"test loss {fmean(scores):.4f} +- {stdev(scores):.4f}"
+    return f"accuracy {100 * fmean(scores):.1f} +- {100 * stdev(scores):.1f} %"
 
 
 def save(history: History, out: Path) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -12,11 +13,13 @@ from torch.func import functional_call
 from . import adaptors
 from .adaptors import Convolution, Initialisation, Norms, Options, Statistics
 from .centering import center
-from .describe import Description, describe
 from .errors import require
 from .factored import Mixture
 from .mixing import Mixing, Route
 from .router import Router, uniform_logits
+
+if TYPE_CHECKING:
+    from .describe import Description
 
 
 class Floral(nn.Module):
@@ -92,7 +95,7 @@ class Floral(nn.Module):
             parameter_name, factor = name.rsplit(".", 1)
             tensor = tensor.to(model.get_parameter(parameter_name))
             _submodule(self.adaptors, parameter_name).register_parameter(factor, nn.Parameter(tensor))
-        for layer_name in self._batch_nora_layers():
+        for layer_name in adaptors.batch_nora_layers(self.plan):
             layer, own = model.get_submodule(layer_name), _submodule(self.statistics, layer_name)
             own.register_buffer("mean", layer.get_buffer("running_mean").clone())
             own.register_buffer("variance", layer.get_buffer("running_var").clone())
@@ -100,12 +103,6 @@ class Floral(nn.Module):
         logits = uniform_logits(1, num_clusters)[0]
         precision = torch.promote_types(like.dtype, logits.dtype)
         self.router_logits = nn.Parameter(logits.to(like.device, precision))
-
-    def _batch_nora_layers(self) -> list[str]:
-        """The batch norms whose gamma and beta both have a Batch-NorA adaptor."""
-        names = [name.rpartition(".") for name, adaptor in self.plan.items() if adaptor.kind == "batch_nora"]
-        layers = [layer for layer, _, _ in names]
-        return [layer for layer, _, parameter in names if parameter == "weight" and layers.count(layer) == 2]
 
     @property
     def num_adaptor_parameters(self) -> int:
@@ -149,19 +146,22 @@ class Floral(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The base model's forward pass with the personal parameters: f(sum_c pi_c w_c)."""
-        mixture = self.router.mixture(self.router_logits, noisy=self.training)
+        noisy = self.training and self.router.noise
+        draws = torch.rand_like(self.router_logits) if noisy else None
+        mixture = self.router.mixture(self.router_logits, draws)
         base, clustered = dict(self.base.named_parameters()), self.clustered()
-        if torch.compiler.is_compiling() and not self._batch_nora_layers():
+        if torch.compiler.is_compiling() and not adaptors.batch_nora_layers(self.plan):
             # the compiler sees all of the mixing at once: no need to watch the calls
             personal = adaptors.personalise(self.plan, base, clustered, mixture)
             return functional_call(self.base, personal, args, kwargs, tie_weights=False)
         return self._watched(base, clustered, mixture, args, kwargs)
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    # torch.compiler.disable loads the whole compiler on import; torch's own form waits for the first call
+    @torch._disable_dynamo  # type: ignore[attr-defined]
     def _watched(
         self,
-        base: dict[str, Tensor],
-        clustered: dict[str, Tensor],
+        base: Mapping[str, Tensor],
+        clustered: Mapping[str, Tensor],
         mixture: Tensor,
         args: Any,
         kwargs: Any,
@@ -176,7 +176,7 @@ class Floral(nn.Module):
             f"{layer}.weight".lstrip("."): Statistics(
                 own[f"{layer}.mean".lstrip(".")], own[f"{layer}.variance".lstrip(".")]
             )
-            for layer in self._batch_nora_layers()
+            for layer in adaptors.batch_nora_layers(self.plan)
         }
         with Mixing(mixtures, statistics, self.mixing) as mixing:
             # every adapted parameter has one owner; tied, a module under two names would not get its own back
@@ -233,6 +233,8 @@ class Floral(nn.Module):
 
     def describe(self) -> Description:
         """What each adaptor is and costs, a row a parameter, and the totals; see `describe.py`."""
+        from .describe import describe  # it needs pandas, which takes its time to load
+
         return describe(self.base, self.plan, self.num_clusters, self.options.budget)
 
 

@@ -1,9 +1,12 @@
 """The base models of the paper's tasks."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+
+# mean and standard deviation of CIFAR's red, green and blue
+CIFAR_STATISTICS = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)
 
 
 def mlp(num_inputs: int, num_hidden: int, num_outputs: int) -> nn.Module:
@@ -14,6 +17,76 @@ def mlp(num_inputs: int, num_hidden: int, num_outputs: int) -> nn.Module:
     return nn.Sequential(
         nn.Flatten(), nn.Linear(num_inputs, num_hidden), nn.ReLU(), nn.Linear(num_hidden, num_outputs)
     )
+
+
+def cnn() -> nn.Module:
+    """The network of the paper's CIFAR-10 tasks: two convolutions, two linear layers.
+
+    It takes images (N, 3, 32, 32) in [0, 1].
+
+    Source: the authors' configuration; the paper says 'two convolution layers'.
+    """
+    return nn.Sequential(
+        Normalise(*CIFAR_STATISTICS),
+        nn.Conv2d(3, 32, 5), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(32, 64, 3), nn.ReLU(), nn.MaxPool2d(3),
+        nn.Flatten(), nn.Linear(1024, 64), nn.ReLU(), nn.Linear(64, 10),
+    )  # fmt: skip
+
+
+def vgg8() -> nn.Module:
+    """The VGG-8 of the paper's CIFAR-100 task: five convolutions, three linear layers, dropout between.
+
+    It takes images (N, 3, 32, 32) in [0, 1], and has one output for each of the 100 labels.
+
+    Source: the authors' configuration; the paper gives the name.
+    """
+    layers: list[nn.Module] = [Normalise(*CIFAR_STATISTICS)]
+    num_in = 3
+    for num_out in (16, 32, 64, 128, 512):
+        layer = nn.Conv2d(num_in, num_out, 3, padding=1)
+        # N(0, sqrt(2 / (k k c_out))), a standard deviation
+        nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
+        nn.init.zeros_(layer.get_parameter("bias"))
+        layers += [layer, nn.ReLU(), nn.MaxPool2d(2)]
+        num_in = num_out
+    # 32 x 32 pixels, halved five times, are one
+    layers += [nn.Flatten()]
+    for _ in range(2):
+        layers += [nn.Dropout(0.5), nn.Linear(512, 512), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Linear(512, 100))
+
+
+class Normalise(nn.Module):
+    """Images (..., channels, H, W) in [0, 1] less a mean, over a standard deviation, for each channel.
+
+    These numbers are neither parameters, which would be trained, nor buffers, which a federation
+    would have to average.
+
+    Args:
+        mean: one for each channel.
+        std: likewise, positive.
+
+    Example:
+        >>> Normalise([0.5, 0.0], [0.25, 1.0])(torch.tensor([[[0.0, 1.0]], [[0.0, 1.0]]]))
+        tensor([[[-2.,  2.]],
+        <BLANKLINE>
+                [[ 0.,  1.]]])
+    """
+
+    def __init__(self, mean: Sequence[float], std: Sequence[float]) -> None:
+        super().__init__()
+        self.mean, self.std = tuple(mean), tuple(std)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(x - mean) / std, of the same shape."""
+        # plain numbers for each channel: tensors of them would have to follow the images to a device
+        channels = zip(images.unbind(-3), self.mean, self.std, strict=True)
+        return torch.stack([(channel - mean) / std for channel, mean, std in channels], dim=-3)
+
+    def extra_repr(self) -> str:
+        """The numbers, for print(model)."""
+        return f"mean={self.mean}, std={self.std}"
 
 
 def seeded(build: Callable[[], nn.Module], seed: int) -> nn.Module:

@@ -105,10 +105,10 @@ def _gram(factor: Tensor, epsilon: float) -> Tensor:
 
 def _by_matrix(gradient: Tensor, other: Tensor, epsilon: float) -> Tensor:
     """The preconditioner of matrices, shapes (C, m, R) and (C, n, R)."""
-    # G_U <- G_U (V^T V + eps I)^-1, solved for, not inverted; solve_ex does not wait for the device
+    # G_U <- G_U (V^T V + eps I)^-1; inv_ex does not wait for the device
     gram = _gram(other, epsilon)
-    solution: Tensor = torch.linalg.solve_ex(gram, gradient.to(gram), left=False).result
-    return solution.to(gradient)
+    inverse: Tensor = torch.linalg.inv_ex(gram).inverse
+    return (gradient.to(gram) @ inverse).to(gradient)
 
 
 def _by_norm(gradient: Tensor, other: Tensor, epsilon: float) -> Tensor:

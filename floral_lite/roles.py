@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -37,6 +37,10 @@ class Roles(NamedTuple):
         """The function applied to every tensor."""
         return Roles(*({name: function(tensor) for name, tensor in role.items()} for role in self))
 
+    def at(self, index: Any) -> Roles:
+        """Every tensor at an index of its first axis, such as some clients of a stack."""
+        return self.map(lambda tensor: tensor[index])
+
     def tensors(self) -> list[Tensor]:
         """All tensors, in the order of the roles."""
         return [tensor for role in self for tensor in role.values()]
@@ -56,3 +60,13 @@ def num_bytes(tensors: dict[str, Tensor]) -> int:
         160
     """
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
+
+
+def is_statistic(name: str) -> bool:
+    """Whether a tensor of that name is a batch norm's running statistic, which is tracked, not trained.
+
+    Example:
+        >>> is_statistic("1.running_mean"), is_statistic("1.weight")
+        (True, False)
+    """
+    return name.rpartition(".")[2] in ("running_mean", "running_var", "local_mean", "local_variance")

@@ -46,15 +46,12 @@ class Router:
         require(0 <= self.floor < 1, f"floor is {self.floor}; it is a mixture weight in [0, 1 / C): try 0.01")
         require(self.noise >= 0, f"noise is {self.noise}; it must be at least 0")
 
-    def mixture(
-        self, router_logits: Tensor, noisy: bool = False, generator: torch.Generator | None = None
-    ) -> Tensor:
+    def mixture(self, router_logits: Tensor, draws: Tensor | None = None) -> Tensor:
         """The mixture weights of routers.
 
         Args:
             router_logits: theta, shape (..., C); -inf stands for a weight of exactly 0.
-            noisy: add the noise, as in training.
-            generator: draws it; as for dropout, torch's own if None.
+            draws: in training, what the noise is made of: uniform in [0, 1), shape (..., C).
 
         Returns:
             pi, shape (..., C), at least the floor, each row sums to 1.
@@ -62,11 +59,7 @@ class Router:
         Raises:
             InputError: the floor is larger than 1 / C.
         """
-        if noisy and self.noise:
-            if generator is None:
-                draws = torch.rand_like(router_logits)
-            else:  # a generator draws on its own device only
-                draws = torch.rand(router_logits.shape, generator=generator, device=generator.device)
+        if draws is not None:
             router_logits = router_logits + self.noise * draws.to(router_logits)
         # pi_c = exp(theta_c / tau) / sum_c' exp(theta_c' / tau)
         mixture = torch.softmax(router_logits / self.temperature, dim=-1)

@@ -1,7 +1,8 @@
 """The paper's tasks with their settings, and small versions of them that need no download."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -9,7 +10,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from .data import (
+    FlipAndCrop,
     Images,
+    cifar10,
+    cifar100,
     cluster_maps,
     diagonal_clusters,
     digits,
@@ -17,15 +21,22 @@ from .data import (
     num_kept,
     rotate,
     shift_labels,
+    split_by_label,
     split_evenly,
 )
 from .errors import require, unknown
 from .federation import Settings, Shard, Task
+from .federation.shards import Augment, Pool, size
 from .federation.task import Loss
-from .models import mlp, seeded
+from .models import cnn, mlp, seeded, vgg8
 from .seeds import stream
 
-Transform = Callable[[Tensor, Tensor, int, int], tuple[Tensor, Tensor]]
+# the model, and every client's train and test shard, of the clients' clusters (K,), C, and a seed
+Make = Callable[[Tensor, int, int], tuple[nn.Module, Sequence[Shard], Sequence[Shard]]]
+# the rows of each client's samples, of labels (N,), the clients' clusters (K,), C, and a generator
+Deal = Callable[[Tensor, Tensor, int, torch.Generator], list[Tensor]]
+# samples as a cluster sees them, of inputs, targets, the cluster, and num_clusters=C
+ClusterView = Callable[..., tuple[Tensor, Tensor]]
 
 
 @dataclass(frozen=True)
@@ -38,8 +49,8 @@ class Recipe:
         num_clusters: C, the number of true clusters.
         settings: the paper's, where the paper has the task.
         loss: of outputs and targets.
-        make: builds the model and every client's train and test shard from the clients' clusters (K,),
-            C, the seed and the data folder.
+        prepare: reads what the data folder holds, and gives what makes model and shards of it for any seed.
+        augment: changes training inputs at random, or None.
     """
 
     about: str
@@ -47,7 +58,8 @@ class Recipe:
     num_clusters: int
     settings: Settings
     loss: Loss
-    make: Callable[..., tuple[nn.Module, list[Shard], list[Shard]]]
+    prepare: Callable[[Path | None], Make]
+    augment: Augment | None = None
 
 
 def load(
@@ -80,6 +92,44 @@ def load(
         >>> task.num_clients, len(task.train[0]), task.clusters.tolist()
         (8, 180, [0, 1, 2, 3, 0, 1, 2, 3])
     """
+    (task,) = load_seeds(
+        name,
+        [seed],
+        data_fraction=data_fraction,
+        num_clients=num_clients,
+        num_clusters=num_clusters,
+        data=data,
+    )
+    return task
+
+
+def load_seeds(
+    name: str,
+    seeds: Sequence[int],
+    *,
+    data_fraction: float = 1.0,
+    num_clients: int | None = None,
+    num_clusters: int | None = None,
+    data: Path | None = None,
+) -> list[Task]:
+    """The same task for several seeds; image sets are read once, and the tasks share the copy.
+
+    Args:
+        name: see `load`, as for the others.
+        seeds: one for each task.
+        data_fraction: share of the training data that is kept.
+        num_clients: K.
+        num_clusters: C.
+        data: the folder of downloaded image sets.
+
+    Raises:
+        InputError: see `load`.
+
+    Example:
+        >>> first, second = load_seeds("digits-rotate", [1, 2])
+        >>> first.train.inputs is second.train.inputs, first.details["task_seed"]
+        (True, 1)
+    """
     if name not in TASKS:
         raise unknown("task", name, TASKS)
     recipe = TASKS[name]
@@ -91,25 +141,37 @@ def load(
         f"num_clusters is {num_clusters}; it must be 1 to the number of clients, {num_clients}",
     )
     clusters = diagonal_clusters(num_clients, num_clusters)
-    model, train, test = recipe.make(clusters=clusters, num_clusters=num_clusters, seed=seed, data=data)
-    kept = [num_kept(len(shard), data_fraction) for shard in train]
-    return Task(
-        name=name,
-        model=model,
-        loss=recipe.loss,
-        train=[
-            Shard(*(tensor[:count] for tensor in shard)) for shard, count in zip(train, kept, strict=True)
-        ],
-        test=test,
-        clusters=clusters,
-        settings=recipe.settings,
-        details={
-            "task_clusters": num_clusters,
-            "num_clients": num_clients,
-            "data_fraction": data_fraction,
-            "task_seed": seed,
-        },
-    )
+    make = recipe.prepare(data)
+    tasks = []
+    for seed in seeds:
+        model, train, test = make(clusters, num_clusters, seed)
+        counts = [num_kept(size(train, client), data_fraction) for client in range(num_clients)]
+        tasks.append(
+            Task(
+                name=name,
+                model=model,
+                loss=recipe.loss,
+                train=first_samples(train, counts),
+                test=test,
+                clusters=clusters,
+                settings=recipe.settings,
+                details={
+                    "task_clusters": num_clusters,
+                    "num_clients": num_clients,
+                    "data_fraction": data_fraction,
+                    "task_seed": seed,
+                },
+                augment=recipe.augment,
+            )
+        )
+    return tasks
+
+
+def first_samples(shards: Sequence[Shard], counts: Sequence[int]) -> Sequence[Shard]:
+    """Each client's first samples, as many as its count says."""
+    if isinstance(shards, Pool):
+        return shards.first(counts)
+    return [Shard(*(tensor[:count] for tensor in shard)) for shard, count in zip(shards, counts, strict=True)]
 
 
 def rotated(images: Tensor, labels: Tensor, cluster: int, num_clusters: int) -> tuple[Tensor, Tensor]:
@@ -118,36 +180,54 @@ def rotated(images: Tensor, labels: Tensor, cluster: int, num_clusters: int) -> 
 
 
 def label_shifted(images: Tensor, labels: Tensor, cluster: int, num_clusters: int) -> tuple[Tensor, Tensor]:
-    """Cluster c calls digit y by the name (y + c) mod 10."""
+    """Cluster c calls class y by the name (y + c) mod 10."""
     return images, shift_labels(labels, cluster, num_labels=10)
 
 
-def image_task(
-    source: Callable[[Path | None], Images], num_hidden: int, transform: Transform
-) -> Callable[..., tuple[nn.Module, list[Shard], list[Shard]]]:
-    """A maker of image tasks: deal the images evenly, then transform each client's as its cluster says."""
+def dealt_evenly(
+    labels: Tensor, clusters: Tensor, num_clusters: int, generator: torch.Generator
+) -> list[Tensor]:
+    """Every client gets images of all labels."""
+    return split_evenly(len(labels), len(clusters), generator)
 
-    def make(
-        clusters: Tensor, num_clusters: int, seed: int, data: Path | None
-    ) -> tuple[nn.Module, list[Shard], list[Shard]]:
+
+def dealt_by_label(
+    labels: Tensor, clusters: Tensor, num_clusters: int, generator: torch.Generator
+) -> list[Tensor]:
+    """A cluster's clients get images of its share of the 100 labels."""
+    return split_by_label(labels, 100, clusters, num_clusters, generator)
+
+
+def image_task(
+    source: Callable[[Path | None], Images],
+    build: Callable[[], nn.Module],
+    view: ClusterView | None,
+    deal: Deal = dealt_evenly,
+) -> Callable[[Path | None], Make]:
+    """What prepares an image task: read the images, deal them, let each cluster see them in its own way."""
+
+    def prepare(data: Path | None) -> Make:
         images = source(data)
 
-        def deal(pixels: Tensor, labels: Tensor, split: str) -> list[Shard]:
-            rows_of = split_evenly(len(labels), len(clusters), stream(seed, split))
-            return [
-                Shard(*transform(pixels[rows], labels[rows], cluster, num_clusters))
-                for rows, cluster in zip(rows_of, clusters.tolist(), strict=True)
-            ]
+        def make(clusters: Tensor, num_clusters: int, seed: int) -> tuple[nn.Module, Pool, Pool]:
+            transform = None if view is None else partial(view, num_clusters=num_clusters)
 
-        model = seeded(lambda: mlp(images.train_images[0].numel(), num_hidden, 10), seed)
-        train = deal(images.train_images, images.train_labels, "train")
-        return model, train, deal(images.test_images, images.test_labels, "test")
+            def pool(pixels: Tensor, labels: Tensor, split: str) -> Pool:
+                rows_of = deal(labels, clusters, num_clusters, stream(seed, split))
+                sizes = tuple(map(len, rows_of))
+                return Pool(pixels, labels, torch.cat(rows_of), sizes, tuple(clusters.tolist()), transform)
 
-    return make
+            model = seeded(build, seed)
+            train = pool(images.train_images, images.train_labels, "train")
+            return model, train, pool(images.test_images, images.test_labels, "test")
+
+        return make
+
+    return prepare
 
 
 def synthetic_linear(
-    clusters: Tensor, num_clusters: int, seed: int, data: Path | None
+    clusters: Tensor, num_clusters: int, seed: int
 ) -> tuple[nn.Module, list[Shard], list[Shard]]:
     """Regression on a shared linear map plus one rank-1 difference a cluster (alpha = 2).
 
@@ -173,27 +253,49 @@ def synthetic_linear(
 # Ours, not the paper's: the router's large step lets mixtures leave uniform within a minute.
 _DIGITS = Settings(rounds=100, batch_size=16, learning_rate=0.3, router_learning_rate=10.0)
 _MNIST = Settings(rounds=500, participation=0.1, batch_size=32, evaluate_every=10)
+_CIFAR10 = Settings(rounds=500, batch_size=64, learning_rate=0.03, evaluate_every=10)
+_CIFAR100 = Settings(
+    rounds=500, participation=0.5, batch_size=64, learning_rate=0.001, evaluate_every=10,
+    server_optimizer="adam", server_learning_rate=0.001,
+)  # fmt: skip
 _SYNTHETIC = Settings(rounds=2000, batch_size=4, evaluate_every=10)
+
+_digits = partial(image_task, lambda _: digits(), partial(mlp, 64, 32, 10))
+_mnist = partial(image_task, mnist, partial(mlp, 784, 200, 10))
+_cifar10 = partial(image_task, cifar10, cnn)
 
 TASKS: dict[str, Recipe] = {
     "synthetic-linear": Recipe(
         "regression: a shared linear map plus a rank-1 difference per cluster",
-        10, 2, _SYNTHETIC, functional.mse_loss, synthetic_linear,
+        10, 2, _SYNTHETIC, functional.mse_loss, lambda _: synthetic_linear,
     ),
     "digits-rotate": Recipe(
         "8 x 8 digits, each cluster's turned by its own angle; nothing to download",
-        20, 4, _DIGITS, functional.cross_entropy, image_task(lambda _: digits(), 32, rotated),
+        20, 4, _DIGITS, functional.cross_entropy, _digits(rotated),
     ),
     "digits-label-shift": Recipe(
         "8 x 8 digits, each cluster's labels moved on by its number; nothing to download",
-        20, 4, _DIGITS, functional.cross_entropy, image_task(lambda _: digits(), 32, label_shifted),
+        20, 4, _DIGITS, functional.cross_entropy, _digits(label_shifted),
     ),
     "mnist-rotate": Recipe(
         "MNIST, each cluster's images turned by its own angle",
-        300, 4, _MNIST, functional.cross_entropy, image_task(mnist, 200, rotated),
+        300, 4, _MNIST, functional.cross_entropy, _mnist(rotated),
     ),
     "mnist-label-shift": Recipe(
         "MNIST, each cluster's labels moved on by its number",
-        300, 4, _MNIST, functional.cross_entropy, image_task(mnist, 200, label_shifted),
+        300, 4, _MNIST, functional.cross_entropy, _mnist(label_shifted),
+    ),
+    "cifar10-rotate": Recipe(
+        "CIFAR-10, each cluster's images turned by its own angle",
+        20, 4, _CIFAR10, functional.cross_entropy, _cifar10(rotated), FlipAndCrop(),
+    ),
+    "cifar10-label-shift": Recipe(
+        "CIFAR-10, each cluster's labels moved on by its number",
+        20, 4, _CIFAR10, functional.cross_entropy, _cifar10(label_shifted), FlipAndCrop(),
+    ),
+    "cifar100": Recipe(
+        "CIFAR-100, each cluster has 10 of the labels to itself",
+        100, 10, _CIFAR100, functional.cross_entropy,
+        image_task(cifar100, vgg8, None, dealt_by_label), FlipAndCrop(),
     ),
 }  # fmt: skip

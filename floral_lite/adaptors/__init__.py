@@ -7,6 +7,7 @@ from .options import Convolution, Initialisation, Norms, Options
 from .registry import (
     KINDS,
     Adaptor,
+    batch_nora_layers,
     check_num_clusters,
     factors_of,
     initialise,
@@ -27,6 +28,7 @@ __all__ = [
     "Statistics",
     "VectorAdaptor",
     "batch_nora",
+    "batch_nora_layers",
     "batch_statistics",
     "check_num_clusters",
     "factors_of",

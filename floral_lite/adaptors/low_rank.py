@@ -84,12 +84,17 @@ class LowRankAdaptor:
         Args:
             factors: U (C, *rows, R) and V (C, *columns, R).
             mixture: pi, shape (C,), on the simplex.
+
+        Further axes in front of all three are clients; each gets a weight of its own.
         """
         # L = sum_c pi_c U_c V_c^T: z counts the clusters, r the rank, the other letters the weight's axes
         axes = "abcdefg"[: len(self.shape)]
         rows, columns = ("".join(axes[axis] for axis in side) for side in (self.rows, self.columns))
         return torch.einsum(
-            f"z,z{rows}r,z{columns}r->{axes}", mixture.to(factors["U"].dtype), factors["U"], factors["V"]
+            f"...z,...z{rows}r,...z{columns}r->...{axes}",
+            mixture.to(factors["U"].dtype),
+            factors["U"],
+            factors["V"],
         )
 
     def matrices(self, factors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:

@@ -176,6 +176,13 @@ def num_parameters(adaptors: Mapping[str, Adaptor]) -> int:
     return sum(adaptor.num_parameters for adaptor in adaptors.values())
 
 
+def batch_nora_layers(adaptors: Mapping[str, Adaptor]) -> list[str]:
+    """The names of the batch norms whose gamma and beta both have a Batch-NorA adaptor."""
+    names = [name.rpartition(".") for name, adaptor in adaptors.items() if adaptor.kind == "batch_nora"]
+    layers = [layer for layer, _, _ in names]
+    return [layer for layer, _, parameter in names if parameter == "weight" and layers.count(layer) == 2]
+
+
 def initialise(
     adaptors: Mapping[str, Adaptor], num_clusters: int, generator: torch.Generator
 ) -> dict[str, Tensor]:

@@ -1,12 +1,17 @@
 """Data: where samples come from, who gets them, and what makes clusters differ."""
 
+from .augment import FlipAndCrop
 from .clusters import rotate, shift_labels
-from .images import Images, digits, import_torchvision, mnist
-from .partition import diagonal_clusters, num_kept, split_evenly
+from .images import Images, as_float, cifar10, cifar100, digits, import_torchvision, mnist
+from .partition import diagonal_clusters, num_kept, split_by_label, split_evenly
 from .synthetic import cluster_maps
 
 __all__ = [
+    "FlipAndCrop",
     "Images",
+    "as_float",
+    "cifar10",
+    "cifar100",
     "cluster_maps",
     "diagonal_clusters",
     "digits",
@@ -15,5 +20,6 @@ __all__ = [
     "num_kept",
     "rotate",
     "shift_labels",
+    "split_by_label",
     "split_evenly",
 ]

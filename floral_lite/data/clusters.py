@@ -4,14 +4,19 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from .images import as_float
+
 
 def rotate(images: Tensor, cluster: int, num_clusters: int) -> Tensor:
     """Images turned counter-clockwise by 360 c / C degrees; exact for quarter turns, bilinear between.
 
     Args:
-        images: shape (N, channels, H, W), square.
+        images: shape (N, channels, H, W), square; uint8 is read as x / 255.
         cluster: c in [0, C).
         num_clusters: C.
+
+    Returns:
+        The images' shape and type; but uint8 becomes float where angles lie between quarter turns.
 
     Source: section 'Experiments', 'MNIST and CIFAR-10'.
 
@@ -22,14 +27,14 @@ def rotate(images: Tensor, cluster: int, num_clusters: int) -> Tensor:
     """
     if (4 * cluster) % num_clusters == 0:
         return torch.rot90(images, 4 * cluster // num_clusters, dims=(2, 3))
+    images = as_float(images)
     # an output pixel at x takes its value from the input at R x
     angle = torch.tensor(2 * torch.pi * cluster / num_clusters)
     cos, sin = torch.cos(angle), torch.sin(angle)
     matrix = torch.stack([torch.stack([cos, -sin, 0 * cos]), torch.stack([sin, cos, 0 * cos])])
-    grid = functional.affine_grid(
-        matrix.expand(len(images), 2, 3).to(images), list(images.shape), align_corners=False
-    )
-    return functional.grid_sample(images, grid, align_corners=False)
+    # the same grid for all images: made once, so that it depends on no batch's size
+    grid = functional.affine_grid(matrix[None].to(images), [1, *images.shape[1:]], align_corners=False)
+    return functional.grid_sample(images, grid.expand(len(images), -1, -1, -1), align_corners=False)
 
 
 def shift_labels(labels: Tensor, cluster: int, num_labels: int) -> Tensor:

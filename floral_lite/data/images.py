@@ -1,11 +1,14 @@
-"""Real handwriting: scikit-learn's bundled digits, and MNIST through torchvision."""
+"""Real images: scikit-learn's bundled digits; MNIST, CIFAR-10 and CIFAR-100 through torchvision."""
 
 import importlib
 import os
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
-from typing import NamedTuple
+from typing import Any, NamedTuple
+from zipfile import BadZipFile
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -15,12 +18,25 @@ DATA_VARIABLE = "FLORAL_LITE_DATA"
 
 
 class Images(NamedTuple):
-    """A labelled image set: images (N, channels, H, W) in [0, 1], labels (N,) integers."""
+    """A labelled image set: images (N, channels, H, W), labels (N,) integers.
+
+    Pixels are floats in [0, 1], or uint8, read as x / 255: a quarter of the memory.
+    """
 
     train_images: Tensor
     train_labels: Tensor
     test_images: Tensor
     test_labels: Tensor
+
+
+def as_float(images: Tensor) -> Tensor:
+    """Pixels of 0..255 (uint8) as floats x / 255 in [0, 1]; other tensors as they are.
+
+    Example:
+        >>> as_float(torch.tensor([0, 51, 255], dtype=torch.uint8))
+        tensor([0.0000, 0.2000, 1.0000])
+    """
+    return images.float().div_(255) if images.dtype == torch.uint8 else images
 
 
 def digits() -> Images:
@@ -38,7 +54,7 @@ def digits() -> Images:
 
 
 def mnist(folder: Path | None = None, download: bool = True) -> Images:
-    """MNIST, 60,000 + 10,000 handwritten digits of 28 x 28 pixels.
+    """MNIST, 60,000 + 10,000 handwritten digits of 28 x 28 pixels, uint8.
 
     Args:
         folder: holds `MNIST/raw/`; if None, the folder that FLORAL_LITE_DATA names, else `data`.
@@ -47,20 +63,109 @@ def mnist(folder: Path | None = None, download: bool = True) -> Images:
     Raises:
         InputError: the files are not there and cannot be fetched.
     """
-    folder = folder or Path(os.environ.get(DATA_VARIABLE, "data"))
+    folder = data_folder(folder)
+    train, test = _torchvision_sets(
+        "MNIST",
+        folder,
+        download,
+        f"{folder / 'MNIST' / 'raw'} lacks train-images-idx3-ubyte, train-labels-idx1-ubyte, "
+        "t10k-images-idx3-ubyte or t10k-labels-idx1-ubyte",
+        "MNIST/raw",
+    )
+    return Images(train.data[:, None], train.targets, test.data[:, None], test.targets)
+
+
+def cifar10(folder: Path | None = None, download: bool = True) -> Images:
+    """CIFAR-10, 50,000 + 10,000 colour photographs of 32 x 32 pixels in 10 classes, uint8.
+
+    Args:
+        folder: holds `cifar10.npz`, or `cifar-10-batches-py/`, of which the former is then made;
+            if None, the folder that FLORAL_LITE_DATA names, else `data`.
+        download: fetch missing files into the folder, with torchvision's progress bar.
+
+    Raises:
+        InputError: the files are not there and cannot be fetched, or the .npz is damaged.
+    """
+    return _cifar("CIFAR10", "cifar-10-batches-py", folder, download)
+
+
+def cifar100(folder: Path | None = None, download: bool = True) -> Images:
+    """CIFAR-100, 50,000 + 10,000 colour photographs of 32 x 32 pixels in 100 classes, uint8.
+
+    Args:
+        folder: holds `cifar100.npz`, or `cifar-100-python/`, of which the former is then made;
+            if None, the folder that FLORAL_LITE_DATA names, else `data`.
+        download: fetch missing files into the folder, with torchvision's progress bar.
+
+    Raises:
+        InputError: the files are not there and cannot be fetched, or the .npz is damaged.
+    """
+    return _cifar("CIFAR100", "cifar-100-python", folder, download)
+
+
+def data_folder(folder: Path | None = None) -> Path:
+    """Where image sets are: the folder given, else the one that FLORAL_LITE_DATA names, else `data`."""
+    return folder or Path(os.environ.get(DATA_VARIABLE, "data"))
+
+
+def _cifar(name: str, subfolder: str, folder: Path | None, download: bool) -> Images:
+    """A CIFAR set out of one .npz file, which is made of torchvision's files the first time."""
+    folder = data_folder(folder)
+    archive = folder / f"{name.lower()}.npz"
+    if not archive.exists():
+        sets = _torchvision_sets(
+            name, folder, download, f"{folder} has neither {archive.name} nor a whole {subfolder}", subfolder
+        )
+        # torchvision's (N, H, W, channels) with a list of labels, for train and test
+        arrays = [
+            array
+            for part in sets
+            for array in (np.ascontiguousarray(part.data.transpose(0, 3, 1, 2)), np.array(part.targets))
+        ]
+        _write_whole(archive, dict(zip(Images._fields, arrays, strict=True)))
+        return Images(*map(torch.from_numpy, arrays))
+    try:
+        with archive.open("rb") as stream, np.load(stream) as file:
+            train_images, train_labels, test_images, test_labels = (
+                torch.from_numpy(file[field]) for field in Images._fields
+            )
+    except (OSError, EOFError, ValueError, KeyError, BadZipFile) as error:
+        raise InputError(
+            f"{archive} is damaged ({error}); remove it, and it is made again from torchvision's files"
+        ) from error
+    return Images(train_images, train_labels.long(), test_images, test_labels.long())
+
+
+def _write_whole(path: Path, arrays: dict[str, Any]) -> None:
+    """Write an image set whole or not at all: it only saves time, so a read-only folder may refuse it."""
+    part = path.with_name(f"{path.name}.{os.getpid()}.part")
+    with suppress(OSError):
+        try:
+            with part.open("wb") as file:
+                np.savez(file, **arrays)
+            os.replace(part, path)
+        finally:
+            part.unlink(missing_ok=True)
+
+
+def _torchvision_sets(name: str, folder: Path, download: bool, lacks: str, what: str) -> tuple[Any, Any]:
+    """The train and the test set of one of torchvision's image classes.
+
+    Raises:
+        InputError: the files are not there and cannot be fetched; the message begins with what the
+            folder lacks, and ends with what it should hold.
+    """
     datasets = import_torchvision("torchvision.datasets")
     try:
-        train, test = (datasets.MNIST(folder, train=part, download=download) for part in (True, False))
+        train, test = (
+            getattr(datasets, name)(folder, train=part, download=download) for part in (True, False)
+        )
     except (RuntimeError, OSError) as error:
         raise InputError(
-            f"{folder / 'MNIST' / 'raw'} lacks train-images-idx3-ubyte, train-labels-idx1-ubyte, "
-            "t10k-images-idx3-ubyte or t10k-labels-idx1-ubyte, and they could not be downloaded "
-            f"({str(error).strip().splitlines()[0]}); put them there, or name the folder that holds "
-            f"MNIST/raw with --data or {DATA_VARIABLE}"
+            f"{lacks}, and they could not be downloaded ({str(error).strip().splitlines()[0]}); "
+            f"put them there, or name the folder that holds {what} with --data or {DATA_VARIABLE}"
         ) from error
-    return Images(
-        train.data[:, None].float() / 255, train.targets, test.data[:, None].float() / 255, test.targets
-    )
+    return train, test
 
 
 def import_torchvision(name: str) -> ModuleType:

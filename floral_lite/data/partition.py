@@ -30,6 +30,40 @@ def split_evenly(num_samples: int, num_clients: int, generator: torch.Generator)
     return list(torch.randperm(num_samples, generator=generator).tensor_split(num_clients))
 
 
+def split_by_label(
+    labels: Tensor, num_labels: int, clusters: Tensor, num_clusters: int, generator: torch.Generator
+) -> list[Tensor]:
+    """The row numbers of each client's samples, if each cluster has a group of labels to itself.
+
+    The labels are cut into C groups in their order; a group's samples are dealt over its cluster's
+    clients at random, so that in a cluster sizes differ by at most 1.
+
+    Args:
+        labels: shape (N,), in [0, num_labels).
+        num_labels: how many there are.
+        clusters: each client's cluster, shape (K,).
+        num_clusters: C, at most num_labels.
+        generator: deals.
+
+    Raises:
+        InputError: there are more clusters than labels, or more clients than samples in a cluster.
+
+    Source: section 'Experiments', 'CIFAR-100'.
+    """
+    require(
+        num_clusters <= num_labels,
+        f"num_clusters is {num_clusters}, but there are only {num_labels} labels to cut: use fewer clusters",
+    )
+    groups = labels * num_clusters // num_labels
+    rows_of: dict[int, Tensor] = {}
+    for cluster in range(num_clusters):
+        clients = (clusters == cluster).nonzero().flatten().tolist()
+        rows = (groups == cluster).nonzero().flatten()
+        shares = split_evenly(len(rows), len(clients), generator)
+        rows_of.update((client, rows[share]) for client, share in zip(clients, shares, strict=True))
+    return [rows_of[client] for client in range(len(clusters))]
+
+
 def num_kept(num_samples: int, data_fraction: float) -> int:
     """How many of a client's training samples a reduced task keeps: a share, but at least 10 if there are 10.
 

@@ -4,16 +4,20 @@ from .aggregate import aggregate, client_given_cluster, cluster_probability, joi
 from .checkpoint import checkpointed_rounds, load_checkpoint, save_checkpoint
 from .history import History, Round
 from .local import evaluate, local_training
-from .loop import Federation, federated_rounds
+from .rounds import Engine, Federation, Run, federated_rounds, stacked_rounds
 from .settings import Settings
-from .shards import Shard
+from .shards import Pool, Population, Shard
 from .task import Task
-from .train import train
+from .train import train, train_runs
 
 __all__ = [
+    "Engine",
     "Federation",
     "History",
+    "Pool",
+    "Population",
     "Round",
+    "Run",
     "Settings",
     "Shard",
     "Task",
@@ -28,5 +32,7 @@ __all__ = [
     "local_training",
     "mismatch",
     "save_checkpoint",
+    "stacked_rounds",
     "train",
+    "train_runs",
 ]

@@ -124,3 +124,52 @@ def aggregate(
         for name, tensor in parameters.private.items():
             private[name][client] = tensor
     return Roles(shared, clustered, private)
+
+
+class Sums:
+    """The same average, of clients that come in stacks, one after the other.
+
+    Args:
+        state: the federation before the round.
+        num_samples: of all clients that will come, > 0.
+    """
+
+    def __init__(self, state: Roles, num_samples: int) -> None:
+        """Begin with nothing."""
+        self.state, self.num_samples = state, num_samples
+        averaged = state._replace(private={})
+        self.sums = averaged.map(torch.zeros_like)
+        self.private = {name: tensor.clone() for name, tensor in state.private.items()}
+        self.weights: Tensor | float = 0.0
+
+    def add(self, clients: Sequence[int], trained: Roles, num_samples: Tensor, mixture: Tensor) -> None:
+        """Take in a stack of clients.
+
+        Args:
+            clients: their numbers.
+            trained: their parameters, each with an axis of clients in front.
+            num_samples: N^k, shape (k,).
+            mixture: pi, shape (k, C).
+        """
+        like = trained.tensors()[0]
+        precision = torch.promote_types(like.dtype, torch.float32)
+        share = num_samples.to(like.device, precision) / self.num_samples
+        # p(k, c) = pi_c^k N^k / N
+        joint = mixture.to(like.device, precision) * share[:, None]
+        self.weights = self.weights + joint.sum(dim=0)
+        for name, tensor in trained.shared.items():
+            self.sums.shared[name] += torch.einsum("k,k...->...", share.to(tensor.dtype), tensor)
+        for name, tensor in trained.clustered.items():
+            self.sums.clustered[name] += torch.einsum("kc,kc...->c...", joint.to(tensor.dtype), tensor)
+        for name, tensor in trained.private.items():
+            self.private[name][torch.tensor(clients).to(tensor.device)] = tensor
+
+    def average(self) -> Roles:
+        """What `aggregate` makes of all of them."""
+        assert isinstance(self.weights, Tensor)
+        clustered = {}
+        for name, before in self.state.clustered.items():
+            weights = self.weights.view(-1, *[1] * (before.dim() - 1)).to(before.dtype)
+            average = self.sums.clustered[name] / weights
+            clustered[name] = torch.where(weights > 0, average, before)
+        return Roles(self.sums.shared, clustered, self.private)

@@ -1,14 +1,17 @@
 """What a run leaves behind: every round's numbers, and what made them."""
 
+from __future__ import annotations
+
 import json
 import os
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any
 
 from ..errors import require
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @dataclass
@@ -69,6 +72,8 @@ class History:
 
     def frame(self) -> pd.DataFrame:
         """One row a round: losses, accuracy, mismatch, seconds; indexed by the round's number."""
+        import pandas as pd  # here, as for clients(): it takes longer to load than this whole package
+
         columns = ["round", "train_loss", "test_loss", "test_accuracy", "mismatch", "seconds"]
         rows = [[getattr(entry, column) for column in columns] for entry in self.rounds]
         frame: pd.DataFrame = pd.DataFrame(rows, columns=columns).set_index("round").astype(float)
@@ -80,6 +85,8 @@ class History:
         Raises:
             InputError: no round was evaluated yet.
         """
+        import pandas as pd
+
         require(bool(self.evaluated), "no round was evaluated yet; train on, or make evaluate_every smaller")
         last = self.evaluated[-1]
         columns = {"cluster": self.clusters, "loss": last.client_loss, "accuracy": last.client_accuracy}
@@ -108,7 +115,7 @@ class History:
         os.replace(unfinished, path)
 
     @classmethod
-    def load(cls, path: Path | str) -> "History":
+    def load(cls, path: Path | str) -> History:
         """Read what `save` wrote."""
         content = json.loads(Path(path).read_text())
         content["rounds"] = [Round(**entry) for entry in content["rounds"]]

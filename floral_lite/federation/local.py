@@ -1,32 +1,21 @@
 """A client's half of Algorithm 1: its local steps, and the test of a personal model."""
 
-from collections.abc import Iterator
-from itertools import chain
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.func import functional_call
 
 from ..methods import ROUTER, Method
-from ..roles import Roles
+from ..roles import Roles, is_statistic
+from .draws import Draws, batches
+from .forward import forward
 from .settings import Settings
 from .shards import Shard
 from .task import Task
 
 
-def batches(num_samples: int, batch_size: int, generator: torch.Generator) -> Iterator[Tensor]:
-    """The row numbers of one epoch's batches: all samples once, in random order, the last batch short.
-
-    Example:
-        >>> [len(rows) for rows in batches(10, 4, torch.Generator().manual_seed(0))]
-        [4, 4, 2]
-    """
-    yield from torch.split(torch.randperm(num_samples, generator=generator), batch_size)
-
-
 def local_training(
-    task: Task, method: Method, client: Roles, shard: Shard, settings: Settings, generator: torch.Generator
+    task: Task, method: Method, client: Roles, shard: Shard, settings: Settings, draws: Draws
 ) -> tuple[Roles, float]:
     """A client's epochs of simultaneous gradient steps on router, base and adaptors.
 
@@ -35,8 +24,8 @@ def local_training(
         method: says how the client's model comes out of its parameters.
         client: the parameters that the client starts from.
         shard: its training data.
-        settings: epochs, batch size and learning rates.
-        generator: draws the batches, and what the method draws.
+        settings: learning rates and the rest of the client's optimizer.
+        draws: the batches, and everything else that is random.
 
     Returns:
         The trained parameters, and the training loss, mean over the steps.
@@ -44,32 +33,78 @@ def local_training(
     Source: section 'Algorithm', 'Simple FLoRAL Averaging', the inner loop.
     """
     losses = []
-    epochs = (batches(len(shard), settings.batch_size, generator) for _ in range(settings.local_epochs))
-    for rows in chain.from_iterable(epochs):
+    velocity = client.map(torch.zeros_like)
+    augment = [] if draws.augment is None else batches(draws.augment, settings.batch_size)
+    for step, rows in enumerate(batches(draws.order, settings.batch_size)):
+        inputs, targets = shard.inputs[rows], shard.targets[rows]
+        if task.augment is not None:
+            inputs = task.augment(inputs, augment[step])
         client = client.map(lambda tensor: tensor.detach().requires_grad_())
+        noise = None if draws.noise is None else draws.noise[step]
         # f^k(sum_c pi_c^k w_c^k)
-        outputs = functional_call(task.model, method.personalise(client, generator), (shard.inputs[rows],))
-        loss = task.loss(outputs, shard.targets[rows])
-        objective = loss + method.penalty(client)
+        outputs, moved = forward(task.model, method, client, inputs, noise, draws.keys[step])
+        loss = task.loss(outputs, targets)
+        objective = loss + method.penalty(client.private)
         gradients = torch.autograd.grad(objective, client.tensors(), materialize_grads=True)
-        step = method.precondition(client, client.with_tensors(gradients))
-        client = gradient_step(client, step, settings)
+        client, velocity = descend(method, client, client.with_tensors(gradients), velocity, settings)
+        client = with_statistics(client, moved)
         losses.append(loss.detach())
     return client, float(torch.stack(losses).mean())
 
 
 @torch.no_grad()
-def gradient_step(client: Roles, gradients: Roles, settings: Settings) -> Roles:
-    """One step of all parameters at once, w <- w - eta grad f(w); the router has an eta of its own."""
+def descend(
+    method: Method, client: Roles, gradients: Roles, velocity: Roles, settings: Settings
+) -> tuple[Roles, Roles]:
+    """What a client does with the gradients of its loss: clip, precondition, and take a step of SGD."""
+    if settings.clip_norm is not None:
+        gradients = clip(gradients, settings.clip_norm)
+    return gradient_step(client, method.precondition(client, gradients), velocity, settings)
 
-    def step(parameters: dict[str, Tensor], gradients: dict[str, Tensor]) -> dict[str, Tensor]:
-        rates = {ROUTER: settings.router_learning_rate}
-        return {
-            name: parameter - rates.get(name, settings.learning_rate) * gradients[name]
-            for name, parameter in parameters.items()
-        }
 
-    return Roles(*map(step, client, gradients))
+def clip(gradients: Roles, clip_norm: float) -> Roles:
+    """Gradients whose norm, all tensors together, is at most clip_norm; only their common length changes."""
+    norm = torch.stack([gradient.norm() for gradient in gradients.tensors()]).norm()
+    # g <- g min(1, limit / ||g||)
+    scale = (clip_norm / norm).clamp(max=1)
+    return gradients.map(lambda gradient: scale * gradient)
+
+
+def gradient_step(
+    client: Roles, gradients: Roles, velocity: Roles, settings: Settings
+) -> tuple[Roles, Roles]:
+    """One step of all parameters at once, as torch.optim.SGD takes it; the router has an eta of its own."""
+
+    def step(
+        parameters: dict[str, Tensor], gradients: dict[str, Tensor], velocity: dict[str, Tensor]
+    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        stepped, velocities = {}, {}
+        for name, parameter in parameters.items():
+            rate, decay = settings.learning_rate, settings.weight_decay
+            if name == ROUTER:
+                rate, decay = settings.router_learning_rate, 0.0
+            direction = gradients[name]
+            if decay:
+                direction = direction + decay * parameter
+            if settings.momentum:
+                # v <- mu v + g
+                direction = velocities[name] = settings.momentum * velocity[name] + direction
+            # w <- w - eta v
+            stepped[name] = parameter - rate * direction
+        return stepped, velocities
+
+    roles = [step(*role) for role in zip(client, gradients, velocity, strict=True)]
+    return Roles(*(stepped for stepped, _ in roles)), Roles(*(velocities for _, velocities in roles))
+
+
+def with_statistics(client: Roles, moved: Roles) -> Roles:
+    """The client with the running statistics that its batch norms have moved."""
+    return Roles(
+        *(
+            {name: after[name] if is_statistic(name) else tensor for name, tensor in role.items()}
+            for role, after in zip(client, moved, strict=True)
+        )
+    )
 
 
 class Score(NamedTuple):
@@ -82,7 +117,7 @@ class Score(NamedTuple):
 @torch.no_grad()
 def evaluate(task: Task, method: Method, client: Roles, shard: Shard) -> Score:
     """The loss and accuracy (in [0, 1]) of one client's personal model on a shard."""
-    outputs = functional_call(task.model, method.personalise(client), (shard.inputs,))
+    outputs, _ = forward(task.model, method, client, shard.inputs)
     loss = float(task.loss(outputs, shard.targets))
     if not task.is_classification:
         return Score(loss, None)

@@ -1,9 +1,12 @@
 """How a task is trained."""
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal, get_args
 
 from ..errors import require, unknown
+
+ServerOptimizer = Literal["sgd", "adam"]
+Statistics = Literal["local", "averaged"]
 
 
 @dataclass(frozen=True)
@@ -17,15 +20,25 @@ class Settings:
         batch_size: samples a local step, >= 1; the last, shorter batch of an epoch is used.
         learning_rate: eta of the base and the adaptors, > 0.
         router_learning_rate: eta of the routers, >= 0.
+        momentum: of the clients' SGD, in [0, 1); it starts anew every round.
+        weight_decay: of the clients' SGD, >= 0; the router has none.
+        clip_norm: largest norm of a client's gradient, all tensors together, > 0; None for no limit.
+        server_optimizer: how the server follows the averaged update: "sgd" or "adam".
+        server_learning_rate: its eta, > 0; SGD with 1.0 is plain averaging.
+        server_momentum: of the server's SGD, in [0, 1).
+        statistics: batch norms' running statistics stay with each client ("local") or are averaged
+            like shared parameters ("averaged").
         stateful: clients keep their private parameters between rounds; if False they
             start every round from the first ones (the router from uniform), and what they
             learned last is used for evaluation only.
-        evaluate_every: rounds between two evaluations of all test shards, >= 1.
+        evaluate_every: rounds between two evaluations of all test shards, >= 1; the last round is
+            always evaluated. 0 evaluates never.
 
     Raises:
         InputError: a value is out of its range.
 
-    Source: section 'Algorithm'; stateless clients in section 'Practical Implementation'.
+    Source: section 'Algorithm'; stateless clients in section 'Practical Implementation'; server
+        optimizers are those of Reddi et al., 2021.
     """
 
     rounds: int = 50
@@ -34,8 +47,15 @@ class Settings:
     batch_size: int = 32
     learning_rate: float = 0.1
     router_learning_rate: float = 0.1
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    clip_norm: float | None = None
+    server_optimizer: ServerOptimizer = "sgd"
+    server_learning_rate: float = 1.0
+    server_momentum: float = 0.0
+    statistics: Statistics = "local"
     stateful: bool = True
-    evaluate_every: int = 1
+    evaluate_every: int = 10
 
     def __post_init__(self) -> None:
         """Check every range once, so that no run starts with a wrong one."""
@@ -43,16 +63,26 @@ class Settings:
             ("rounds", 1),
             ("local_epochs", 1),
             ("batch_size", 1),
-            ("evaluate_every", 1),
+            ("evaluate_every", 0),
+            ("router_learning_rate", 0),
+            ("weight_decay", 0),
         ):
             value = getattr(self, name)
             require(value >= smallest, f"{name} is {value}; it must be at least {smallest}")
+        for name in ("learning_rate", "server_learning_rate", "clip_norm"):
+            value = getattr(self, name)
+            require(value is None or value > 0, f"{name} is {value}; it must be positive: try 0.1")
+        for name in ("momentum", "server_momentum"):
+            value = getattr(self, name)
+            require(0 <= value < 1, f"{name} is {value}; it must be in [0, 1): try 0.9")
+        for name, choices in (("server_optimizer", ServerOptimizer), ("statistics", Statistics)):
+            value = getattr(self, name)
+            allowed = " or ".join(map(repr, get_args(choices)))
+            require(value in get_args(choices), f"{name} is {value!r}; it is {allowed}")
         require(
-            self.learning_rate > 0, f"learning_rate is {self.learning_rate}; it must be positive: try 0.1"
-        )
-        require(
-            self.router_learning_rate >= 0,
-            f"router_learning_rate is {self.router_learning_rate}; it must be at least 0: try 0.1",
+            self.server_optimizer == "sgd" or not self.server_momentum,
+            f"server_momentum is {self.server_momentum}, but server_optimizer is 'adam', which has its "
+            "own: leave it at 0",
         )
         require(
             0 < self.participation <= 1,

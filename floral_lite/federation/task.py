@@ -6,10 +6,11 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
 
 from ..errors import require
 from .settings import Settings
-from .shards import Shard
+from .shards import Augment, Pool, Population, Shard, size, to_device
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 
@@ -28,10 +29,11 @@ class Task:
             Only optimal routing and the reports look at it.
         settings: how the task is trained unless a run says otherwise.
         details: whatever else a record of a run should say of the data.
+        augment: changes training inputs at random, a new draw each time they are used; None for nothing.
 
     Raises:
         InputError: a client is without data, lengths differ, a target is out of range, or the model
-            keeps statistics, or has a layer under two names.
+            has a layer under two names, or a batch norm without momentum.
     """
 
     name: str
@@ -42,6 +44,7 @@ class Task:
     clusters: Tensor
     settings: Settings
     details: dict[str, object]
+    augment: Augment | None = None
 
     def __post_init__(self) -> None:
         """Refuse data on which training would fail later, or mean nothing."""
@@ -51,23 +54,25 @@ class Task:
             f"train, test and clusters have {sizes} entries; each needs one per client",
         )
         for split, shards in (("train", self.train), ("test", self.test)):
-            for client, shard in enumerate(shards):
+            for client in checked(shards):
                 require(
-                    len(shard) > 0,
+                    size(shards, client) > 0,
                     f"client {client} has no {split} data; give every client at least one sample, "
                     "or use fewer clients",
                 )
                 require(
-                    len(shard.targets) == len(shard),
-                    f"client {client} has {len(shard)} {split} inputs and {len(shard.targets)} targets; "
-                    "each input needs one",
+                    isinstance(shards, Pool) or len(shards[client].targets) == len(shards[client]),
+                    f"client {client} has {len(shards[client])} {split} inputs and "
+                    f"{len(shards[client].targets)} targets; each input needs one",
                 )
-        buffers = [name for name, _ in self.model.named_buffers()]
-        require(
-            not buffers,
-            f"the model keeps statistics ({', '.join(buffers[:3])}), which a federation has no average for; "
-            "replace BatchNorm by GroupNorm or LayerNorm",
-        )
+        for name, module in self.model.named_modules():
+            require(
+                not (
+                    isinstance(module, _NormBase) and module.track_running_stats and module.momentum is None
+                ),
+                f"the batch norm {name} has momentum=None, a mean over all batches, which means nothing once "
+                "it is averaged or reset: give it a momentum, such as 0.1",
+            )
         names: dict[nn.Module, str] = {}
         for name, module in self.model.named_modules(remove_duplicate=False):
             first = names.setdefault(module, name)
@@ -81,11 +86,13 @@ class Task:
 
     def _check_targets(self) -> None:
         """Every label must be one of the model's outputs."""
-        with torch.no_grad(), torch.random.fork_rng(devices=[]):  # dropout may draw
-            num_labels = self.model(self.train[0].inputs[:1]).shape[-1]
+        model = copy.deepcopy(self.model).eval()
+        with torch.no_grad():
+            num_labels = model(self.train[0].inputs[:1]).shape[-1]
         for shards in (self.train, self.test):
-            for client, shard in enumerate(shards):
-                low, high = int(shard.targets.min()), int(shard.targets.max())
+            for client in checked(shards):
+                targets = shards[client].targets
+                low, high = int(targets.min()), int(targets.max())
                 require(
                     low >= 0 and high < num_labels,
                     f"client {client} has targets from {low} to {high}; the model has {num_labels} outputs, "
@@ -107,6 +114,11 @@ class Task:
         return replace(
             self,
             model=copy.deepcopy(self.model).to(device),
-            train=[Shard(*(tensor.to(device) for tensor in shard)) for shard in self.train],
-            test=[Shard(*(tensor.to(device) for tensor in shard)) for shard in self.test],
+            train=to_device(self.train, device),
+            test=to_device(self.test, device),
         )
+
+
+def checked(shards: Sequence[Shard]) -> range:
+    """The clients whose data are looked at before a run: all, but of a population made on demand only one."""
+    return range(1 if isinstance(shards, Population) else len(shards))

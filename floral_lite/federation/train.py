@@ -1,12 +1,13 @@
 """A federation from its first round to its last, in one call."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from ..methods import Method
 from .checkpoint import checkpointed_rounds
-from .loop import Federation, federated_rounds
+from .rounds import Engine, Federation, Run, stacked_rounds
+from .settings import Settings
 from .task import Task
 
 
@@ -16,18 +17,23 @@ def train(
     *,
     seed: int = 0,
     device: str = "cpu",
+    engine: Engine = "fast",
+    max_memory: int | None = None,
     on_round: Callable[[Federation], None] | None = None,
     checkpoints: Path | str | None = None,
     checkpoint_every: int = 10,
     **changes: Any,
 ) -> Federation:
-    """Run a federation to its end.
+    """Train a federation to its end.
 
     Args:
         task: the clients' data, the model and the loss.
         method: who shares what, made on the task's model.
         seed: of the adaptors, the sampled clients and the batches.
         device: "cpu", "cuda", "mps" or "auto".
+        engine: "fast", or "loop" for Algorithm 1 as it is read, client by client.
+        max_memory: bytes that the fast engine may take for clients in training; None for what
+            suits the device.
         on_round: called after every round with what there is so far.
         checkpoints: a folder; the run goes on from the newest checkpoint there, and leaves its own.
         checkpoint_every: rounds between two checkpoints, >= 1.
@@ -45,12 +51,65 @@ def train(
         >>> federation.history.frame().shape
         (1, 5)
     """
-    run = (task, method, task.settings.with_changes(**changes), seed, device)
-    if checkpoints is None:
-        rounds = federated_rounds(*run)
-    else:
-        rounds = checkpointed_rounds(*run, folder=checkpoints, every=checkpoint_every)
-    for federation in rounds:
-        if on_round is not None:
-            on_round(federation)
+    (federation,) = train_runs(
+        [Run(task, method, seed)],
+        task.settings.with_changes(**changes),
+        device=device,
+        engine=engine,
+        max_memory=max_memory,
+        on_round=None if on_round is None else lambda federations: on_round(federations[0]),
+        checkpoints=checkpoints,
+        checkpoint_every=checkpoint_every,
+    )
     return federation
+
+
+def train_runs(
+    runs: Sequence[Run],
+    settings: Settings,
+    *,
+    device: str = "cpu",
+    engine: Engine = "fast",
+    max_memory: int | None = None,
+    on_round: Callable[[list[Federation]], None] | None = None,
+    checkpoints: Path | str | None = None,
+    checkpoint_every: int = 10,
+) -> list[Federation]:
+    """Train several seeds of one configuration side by side; each ends as it would alone.
+
+    Args:
+        runs: one a seed: its task, its method and the seed.
+        settings: how to train all of them.
+        device: see `train`, as for the next two.
+        engine: "fast" or "loop".
+        max_memory: bytes for clients in training.
+        on_round: called after every round with what there is so far, one Federation a run.
+        checkpoints: a folder, see `train`.
+        checkpoint_every: rounds between two checkpoints, >= 1.
+
+    Raises:
+        InputError, DivergenceError: as in `train`.
+
+    Example:
+        >>> from floral_lite import methods, tasks
+        >>> loaded = tasks.load_seeds("digits-rotate", seeds=[0, 1])
+        >>> runs = [Run(task, methods.FedAvg(task.model), seed) for seed, task in enumerate(loaded)]
+        >>> [len(federation.history.rounds) for federation in train_runs(runs, Settings(rounds=2))]
+        [2, 2]
+    """
+    if checkpoints is None:
+        rounds = stacked_rounds(runs, settings, device, None, engine, max_memory)
+    else:
+        rounds = checkpointed_rounds(
+            runs,
+            settings,
+            device,
+            folder=checkpoints,
+            every=checkpoint_every,
+            engine=engine,
+            max_memory=max_memory,
+        )
+    for federations in rounds:
+        if on_round is not None:
+            on_round(federations)
+    return federations

@@ -6,6 +6,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from ..adaptors import Statistics
+from ..factored import Mixture
 from ..roles import Roles
 
 # The private parameter that holds theta; it is trained with the router's own learning rate.
@@ -32,25 +34,50 @@ class Method(ABC):
         """
 
     @abstractmethod
-    def personalise(self, client: Roles, generator: torch.Generator | None = None) -> dict[str, Tensor]:
-        """One client's parameters of the base model, by name.
+    def parts(self, client: Roles, draws: Tensor | None = None) -> dict[str, Tensor | Mixture]:
+        """What each of the model's parameters is for a client: a tensor, or a mixture not yet added up.
+
+        It only arranges the client's tensors, so that it also serves a stack of clients, whose
+        tensors all have one more axis in front.
 
         Args:
             client: its shared, clustered and private parameters.
-            generator: given in training only, for a method that draws something there.
+            draws: what `draw` drew for this step, in training.
         """
 
-    def penalty(self, client: Roles) -> Tensor | float:
-        """What the method adds to the client's training loss."""
+    def personalise(self, client: Roles) -> dict[str, Tensor]:
+        """One client's parameters of the base model, by name, all added up."""
+        return {
+            name: part.merged() if isinstance(part, Mixture) else part
+            for name, part in self.parts(client).items()
+        }
+
+    def local_statistics(self, client: Roles) -> dict[str, Statistics]:
+        """For each batch norm under Batch-NorA, by the name of its gamma: the statistics of its adaptor."""
+        return {}
+
+    def draw(self, num_steps: int, generator: torch.Generator) -> Tensor | None:
+        """Whatever the method needs at random in training, a row a step; None if nothing."""
+        return None
+
+    def penalty(self, private: dict[str, Tensor]) -> Tensor | float:
+        """What the method adds to the client's training loss; it may depend on private parameters only."""
         return 0.0
 
     def precondition(self, client: Roles, gradients: Roles) -> Roles:
-        """The gradients that a local step takes, made from those of the loss."""
+        """The gradients that a local step takes, made from those of the loss.
+
+        Clusters do not mix here: clustered tensors of several clients may come as one, (k C, ...).
+        """
         return gradients
 
     def mixture(self, private: dict[str, Tensor]) -> Tensor:
         """pi, shape (C,), from one client's private parameters; a method that mixes nothing has C = 1."""
         return torch.ones(1)
+
+    def mixtures(self, private: dict[str, Tensor], num_clients: int) -> Tensor:
+        """The same of a stack of clients: shape (num_clients, C)."""
+        return self.mixture(private).expand(num_clients, -1)
 
     def options(self) -> dict[str, object]:
         """The method's own settings, for the record of a run."""

@@ -1,8 +1,8 @@
 """FedAvg: one model for everyone."""
 
-import torch
 from torch import Tensor, nn
 
+from ..factored import Mixture
 from ..roles import Roles
 from .base import Method, trainable
 
@@ -26,6 +26,6 @@ class FedAvg(Method):
         """All of the model's trainable parameters are shared."""
         return Roles(shared=trainable(self.model), clustered={}, private={})
 
-    def personalise(self, client: Roles, generator: torch.Generator | None = None) -> dict[str, Tensor]:
+    def parts(self, client: Roles, draws: Tensor | None = None) -> dict[str, Tensor | Mixture]:
         """Every client uses the shared model: w^k = u."""
-        return client.shared
+        return dict(client.shared)

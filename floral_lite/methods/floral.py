@@ -8,8 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from .. import adaptors
-from ..adaptors import Convolution, Initialisation, Norms, Options
+from ..adaptors import Convolution, Initialisation, Norms, Options, Statistics
 from ..errors import require
+from ..factored import Mixture
 from ..precondition import precondition
 from ..roles import Roles
 from ..router import Router, one_hot_logits, uniform_logits
@@ -76,17 +77,40 @@ class FLoRAL(Method):
             logits = one_hot_logits(clusters, self.num_clusters)
         else:
             logits = uniform_logits(len(clusters), self.num_clusters)
-        roles = Roles(trainable(self.model), clustered, {ROUTER: logits})
+        private = {ROUTER: logits}
+        for layer in adaptors.batch_nora_layers(self.plan):
+            for ours, running in (("local_mean", "running_mean"), ("local_variance", "running_var")):
+                statistic = self.model.get_buffer(f"{layer}.{running}".lstrip("."))
+                private[f"{layer}.{ours}".lstrip(".")] = statistic.expand(len(clusters), -1)
+        roles = Roles(trainable(self.model), clustered, private)
         return roles.map(lambda tensor: tensor.to(next(self.model.parameters()).dtype))
 
-    def personalise(self, client: Roles, generator: torch.Generator | None = None) -> dict[str, Tensor]:
+    def parts(self, client: Roles, draws: Tensor | None = None) -> dict[str, Tensor | Mixture]:
         """w^k = u + sum_c pi_c^k a_c."""
-        mixture = self.router.mixture(client.private[ROUTER], generator is not None, generator)
-        return adaptors.personalise(self.plan, client.shared, client.clustered, mixture)
+        mixture = self.router.mixture(client.private[ROUTER], draws)
+        return dict(client.shared) | {
+            name: Mixture(
+                client.shared[name], adaptor, adaptors.factors_of(name, adaptor, client.clustered), mixture
+            )
+            for name, adaptor in self.plan.items()
+        }
 
-    def penalty(self, client: Roles) -> Tensor:
+    def local_statistics(self, client: Roles) -> dict[str, Statistics]:
+        """Those that the client keeps for its Batch-NorA adaptors."""
+        return {
+            f"{layer}.weight".lstrip("."): Statistics(
+                *(client.private[f"{layer}.{name}".lstrip(".")] for name in ("local_mean", "local_variance"))
+            )
+            for layer in adaptors.batch_nora_layers(self.plan)
+        }
+
+    def draw(self, num_steps: int, generator: torch.Generator) -> Tensor | None:
+        """The router's noise."""
+        return torch.rand(num_steps, self.num_clusters, generator=generator) if self.router.noise else None
+
+    def penalty(self, private: dict[str, Tensor]) -> Tensor:
         """-lambda H(pi^k)."""
-        return self.router.penalty(client.private[ROUTER])
+        return self.router.penalty(private[ROUTER])
 
     def precondition(self, client: Roles, gradients: Roles) -> Roles:
         """Those of the adaptors preconditioned."""

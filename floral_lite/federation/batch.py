@@ -1,0 +1,65 @@
+"""A step's samples of many clients, and the losses that count only those that are there."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from .task import Loss
+
+# Torch's losses that are a plain mean over the samples. With them a short batch can be filled up
+# with rows that do not count; a batch norm, or another loss, must not see such rows.
+MEANS: tuple[Loss, ...] = (
+    functional.cross_entropy,
+    functional.nll_loss,
+    functional.mse_loss,
+    functional.l1_loss,
+    functional.smooth_l1_loss,
+    functional.huber_loss,
+    functional.binary_cross_entropy,
+    functional.binary_cross_entropy_with_logits,
+)
+
+
+class Batch(NamedTuple):
+    """A step's samples of k clients.
+
+    Attributes:
+        inputs: shape (k, B, ...).
+        targets: shape (k, B, ...).
+        weights: each sample's share of its client's loss, shape (k, B), 0 for those that only fill
+            up; None where all B samples of all clients count alike.
+        noise: what the method drew, shape (k, ...), or None.
+        keys: that dropout's masks follow from, shape (k,).
+    """
+
+    inputs: Tensor
+    targets: Tensor
+    weights: Tensor | None
+    noise: Tensor | None
+    keys: Tensor
+
+    def losses(self, loss: Loss, outputs: Tensor) -> Tensor:
+        """Each client's loss, shape (k,), from outputs (k, B, ...)."""
+        return client_losses(loss, outputs, self.targets, self.weights)
+
+
+def client_losses(loss: Loss, outputs: Tensor, targets: Tensor, weights: Tensor | None) -> Tensor:
+    """The losses of a stack of clients, shape (k,).
+
+    Args:
+        loss: of outputs and targets, averaged over the batch.
+        outputs: shape (k, B, ...).
+        targets: shape (k, B, ...).
+        weights: see `Batch`; only for the losses in MEANS.
+    """
+    if loss not in MEANS:
+        assert weights is None
+        losses: Tensor = torch.vmap(loss)(outputs, targets)
+        return losses
+    by_sample: Callable[..., Tensor] = loss
+    samples = by_sample(outputs.flatten(0, 1), targets.flatten(0, 1), reduction="none")
+    samples = samples.reshape(*outputs.shape[:2], -1).mean(dim=2)
+    return samples.mean(dim=1) if weights is None else (weights * samples).sum(dim=1)

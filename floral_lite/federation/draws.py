@@ -1,0 +1,64 @@
+"""Everything random that happens at a client in a round, drawn before it begins."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..methods import Method
+from ..seeds import stream
+from .settings import Settings
+from .task import Task
+
+
+class Draws(NamedTuple):
+    """What chance gives one client in one round; every engine uses the same.
+
+    Attributes:
+        order: the client's row numbers as each epoch goes through them, shape (epochs, N).
+        noise: what the method draws, a row a step, or None.
+        augment: what the task's augmentation draws, in that order, shape (epochs, N, ...), or None.
+        keys: integers that dropout's masks follow from, shape (steps,).
+    """
+
+    order: Tensor
+    noise: Tensor | None
+    augment: Tensor | None
+    keys: Tensor
+
+
+def draw(task: Task, method: Method, num_samples: int, settings: Settings, *key: int) -> Draws:
+    """The draws of a client that has that many samples.
+
+    Args:
+        task: says how training data are augmented.
+        method: may draw something, such as the router's noise.
+        num_samples: N^k.
+        settings: batch size and local epochs.
+        key: the run's seed, the round, the client.
+    """
+    seed, *rest = key
+    epochs = settings.local_epochs
+    generator = stream(seed, "batches", *rest)
+    order = [torch.randperm(num_samples, generator=generator) for _ in range(epochs)]
+    num_steps = epochs * -(-num_samples // settings.batch_size)
+    augment = None
+    if task.augment is not None:
+        drawn = task.augment.draws(epochs * num_samples, generator)
+        augment = drawn.reshape(epochs, num_samples, *drawn.shape[1:])
+    return Draws(
+        torch.stack(order),
+        noise=method.draw(num_steps, generator),
+        augment=augment,
+        keys=torch.randint(2**62, (num_steps,), generator=generator),
+    )
+
+
+def batches(in_order: Tensor, batch_size: int) -> list[Tensor]:
+    """Cut each epoch into batches; the last one of an epoch is short.
+
+    Example:
+        >>> [batch.tolist() for batch in batches(torch.tensor([[2, 0, 1], [1, 2, 0]]), batch_size=2)]
+        [[2, 0], [1], [1, 2], [0]]
+    """
+    return [batch for epoch in in_order for batch in epoch.split(batch_size)]

@@ -1,0 +1,169 @@
+"""The fast engine: Algorithm 1 for all sampled clients at once.
+
+The clients of a round do not see each other, so their local steps can be taken side by side: every
+parameter becomes one tensor with an axis of clients in front. `loop.py` says what is computed; here
+it is only arranged differently, and both give the same numbers to rounding.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+from torch.nn.modules.batchnorm import _NormBase
+
+from ..roles import Roles
+from ..seeds import stream
+from . import loop
+from .aggregate import Sums
+from .batch import MEANS, client_losses
+from .forward import forward
+from .local import Score
+from .memory import Memory
+from .plan import Job, Member, Plan, fetch, stack
+from .settings import Settings
+from .shards import size
+from .stacked import Layers, chain, stacked_forward, stacked_step
+from .vmapped import vmapped_step
+
+# Test samples of a client that are evaluated together.
+TEST_ROWS = 256
+
+
+def federated_round(
+    members: Sequence[Member], settings: Settings, number: int, memory: Memory
+) -> list[tuple[Roles, dict[int, float]]]:
+    """One communication round of every run of a stack; see `loop.federated_round`.
+
+    Args:
+        members: the runs; they differ in data, parameters and seeds only.
+        settings: how to train.
+        number: 1, 2, ...: the round.
+        memory: how many clients fit side by side.
+
+    Returns:
+        For each run the average that the server makes, and each sampled client's training loss.
+    """
+    jobs = []
+    for index, member in enumerate(members):
+        generator = stream(member.seed, "clients", number)
+        for client in loop.sample_clients(member.task.num_clients, settings.participation, generator):
+            jobs.append(Job(index, client, size(member.task.train, client)))
+    sums = [
+        Sums(member.state, sum(job.num_samples for job in jobs if job.member == index))
+        for index, member in enumerate(members)
+    ]
+    losses: list[dict[int, float]] = [{} for _ in members]
+    for chunk in chunks(members[0], jobs, settings, memory):
+        trained, chunk_losses = train_together(members, chunk, settings, number)
+        told = chunk_losses.tolist()
+        for index, member in enumerate(members):
+            mine = [place for place, job in enumerate(chunk) if job.member == index]
+            if mine:
+                own = trained if len(mine) == len(chunk) else trained.at(mine)
+                num_samples = torch.tensor([float(chunk[place].num_samples) for place in mine])
+                mixture = member.method.mixtures(own.private, len(mine))
+                sums[index].add([chunk[place].client for place in mine], own, num_samples, mixture)
+                losses[index].update({chunk[place].client: told[place] for place in mine})
+    return [(total.average(), dict(sorted(of.items()))) for total, of in zip(sums, losses, strict=True)]
+
+
+def chunks(member: Member, jobs: list[Job], settings: Settings, memory: Memory) -> Iterator[list[Job]]:
+    """Cut the jobs into stacks that fit into memory, large clients first, so that a stack's sizes are alike.
+
+    Where a batch may not be filled up, in a batch norm's statistics or a loss that is no plain mean,
+    a stack holds clients of one size only.
+    """
+    model = member.task.model
+    fillable = member.task.loss in MEANS and not any(isinstance(m, _NormBase) for m in model.modules())
+    limit = memory.clients_at_once(member.task, member.method, member.state, settings)
+    chunk: list[Job] = []
+    for job in sorted(jobs, key=lambda job: (-job.num_samples, job.member, job.client)):
+        if chunk and (len(chunk) == limit or not (fillable or chunk[0].num_samples == job.num_samples)):
+            yield chunk
+            chunk = []
+        chunk.append(job)
+    yield chunk
+
+
+def train_together(
+    members: Sequence[Member], jobs: Sequence[Job], settings: Settings, number: int
+) -> tuple[Roles, Tensor]:
+    """The local training of a stack of clients.
+
+    Args:
+        members: the runs.
+        jobs: the clients, the largest first.
+        settings: how to train.
+        number: the round.
+
+    Returns:
+        Their trained parameters, each with an axis of clients in front, and their training losses,
+        mean over the steps, shape (k,).
+    """
+    task, method = members[0].task, members[0].method
+    task.model.train()
+    layers = chain(task.model)
+    client = stack(members, jobs, settings.stateful).map(torch.clone)
+    velocity = client.map(torch.zeros_like) if settings.momentum else Roles({}, {}, {})
+    total = torch.zeros(len(jobs), device=members[0].task.clusters.device)
+    plan = Plan(members, jobs, settings, number)
+    for batch in plan.batches():
+        active = len(batch.inputs)
+        some, moving = client.at(slice(active)), velocity.at(slice(active))
+        if layers is None:
+            losses = vmapped_step(task, method, settings, some, moving, batch)
+        else:
+            losses = stacked_step(task, method, layers, settings, some, moving, batch)
+        total = total.to(losses)
+        total[:active] += losses
+    return client, total / torch.tensor(plan.num_steps).to(total)
+
+
+@torch.no_grad()
+def evaluate_clients(members: Sequence[Member], memory: Memory) -> list[list[Score]]:
+    """Every client's personal model on its own test shard, for every run of a stack."""
+    first = members[0]
+    if first.task.loss not in MEANS:  # its parts cannot be put together
+        return [loop.evaluate_clients(member.task, member.method, member.state) for member in members]
+    first.task.model.eval()
+    layers = chain(first.task.model)
+    jobs = [
+        Job(index, client, size(member.task.test, client))
+        for index, member in enumerate(members)
+        for client in range(member.task.num_clients)
+    ]
+    limit = memory.clients_tested(first.task, first.method, first.state, TEST_ROWS)
+    ordered = sorted(jobs, key=lambda job: -job.num_samples)
+    scores: dict[Job, Score] = {}
+    for start in range(0, len(ordered), limit):
+        chunk = ordered[start : start + limit]
+        scores |= dict(zip(chunk, test_together(members, chunk, layers), strict=True))
+    return [[scores[job] for job in jobs if job.member == index] for index in range(len(members))]
+
+
+def test_together(members: Sequence[Member], jobs: Sequence[Job], layers: Layers | None) -> list[Score]:
+    """The scores of a stack of clients, some rows of their test shards at a time."""
+    task, method = members[0].task, members[0].method
+    client = stack(members, jobs, stateful=True)
+    parts = method.parts(client)
+    sizes = torch.tensor([job.num_samples for job in jobs])
+    loss: Tensor | float = 0.0
+    accuracy: Tensor | float = 0.0
+    for begin in range(0, int(sizes.max()), TEST_ROWS):
+        rows = torch.arange(begin, min(begin + TEST_ROWS, int(sizes.max())))
+        there = rows < sizes[:, None]
+        inputs, targets = fetch(members, jobs, "test", torch.where(there, rows, 0))
+        if layers is None:
+            outputs = torch.vmap(lambda own, x: forward(task.model, method, own, x, route="auto")[0])(
+                client, inputs
+            )
+        else:
+            outputs = stacked_forward(layers, parts, inputs)
+        weights = (there.double() / sizes[:, None]).to(outputs)
+        loss = loss + client_losses(task.loss, outputs, targets, weights)
+        if task.is_classification:
+            accuracy = accuracy + ((outputs.argmax(dim=-1) == targets) * weights).sum(dim=1)
+    assert isinstance(loss, Tensor)
+    if not isinstance(accuracy, Tensor):
+        return [Score(value, None) for value in loss.tolist()]
+    return [Score(*pair) for pair in zip(loss.tolist(), accuracy.tolist(), strict=True)]

@@ -1,0 +1,103 @@
+"""What a run writes down: the configuration at its start, the numbers of each round."""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict
+
+import numpy as np
+import torch
+
+from .._version import __version__
+from ..devices import device_name
+from ..errors import DivergenceError, require
+from ..methods import Method
+from ..roles import Roles, num_bytes
+from .aggregate import mismatch
+from .history import History, Round
+from .local import Score
+from .settings import Settings
+from .shards import size
+from .task import Task
+
+
+def train_loss(task: Task, losses: Mapping[int, float], settings: Settings, number: int) -> float:
+    """The mean of the sampled clients' losses, weighted by N^k; DivergenceError where one is not finite."""
+    for client, loss in losses.items():
+        check_finite(f"the training loss of client {client} is {loss} in round {number}", loss, settings)
+    weights = [size(task.train, client) for client in losses]
+    return float(np.average(list(losses.values()), weights=weights))
+
+
+def add_scores(
+    entry: Round, task: Task, method: Method, state: Roles, scores: list[Score], settings: Settings
+) -> None:
+    """Fill in the evaluated fields of a round from every client's score."""
+    clients = range(task.num_clients)
+    num_test = [size(task.test, client) for client in clients]
+    num_train = torch.tensor([float(size(task.train, client)) for client in clients])
+    mixture = method.mixtures(state.private, task.num_clients).cpu()
+    accuracy = [score.accuracy for score in scores if score.accuracy is not None]
+    entry.client_loss = [score.loss for score in scores]
+    entry.test_loss = float(np.average(entry.client_loss, weights=num_test))
+    told = f"the test loss is {entry.test_loss} in round {entry.round}"
+    check_finite(told, entry.test_loss, settings)
+    entry.test_accuracy = float(np.average(accuracy, weights=num_test)) if accuracy else None
+    entry.client_accuracy = accuracy or None
+    entry.mixture = mixture.tolist()
+    entry.mismatch = mismatch(mixture, task.clusters.cpu(), num_train)
+
+
+def check_finite(told: str, loss: float, settings: Settings) -> None:
+    """Raise DivergenceError, with what is told and the learning rates, unless the loss is a finite number."""
+    if not math.isfinite(loss):
+        raise DivergenceError(
+            f"{told}, with learning_rate={settings.learning_rate} and "
+            f"router_learning_rate={settings.router_learning_rate}: try a tenth of them"
+        )
+
+
+def check_same_run(old: History, new: History) -> None:
+    """Raise InputError unless a run can go on from another's rounds: its length and device may differ."""
+    may_change = {"rounds", "device", "version"}
+    was, is_now = (json.loads(json.dumps(history.config)) for history in (old, new))
+    for key in sorted((was.keys() | is_now.keys()) - may_change):
+        require(
+            was.get(key) == is_now.get(key),
+            f"{key} is {is_now.get(key)!r}, but the run that is to be resumed has {was.get(key)!r}: "
+            "give the same, or start a new run",
+        )
+
+
+def new_history(
+    task: Task,
+    method: Method,
+    first: Roles,
+    settings: Settings,
+    seed: int,
+    device: torch.device,
+    engine: str,
+) -> History:
+    """The history of a run that has not begun."""
+    num_base = sum(parameter.numel() for parameter in task.model.parameters())
+    num_all = sum(tensor.numel() for role in (first.shared, first.clustered) for tensor in role.values())
+    down = num_bytes(first.shared) + num_bytes(first.clustered)
+    # Beside its parameters a client sends pi_c^k N^k for each c (their sum is N^k).
+    num_clusters = len(method.mixture(first.of_client(0).private))
+    return History(
+        config={
+            "task": task.name,
+            **task.details,
+            "method": method.name,
+            **method.options(),
+            **asdict(settings),
+            "seed": seed,
+            "engine": engine,
+            "device": device_name(device),
+            "version": __version__,
+        },
+        clusters=task.clusters.tolist(),
+        bytes_up=down + 4 * num_clusters,
+        bytes_down=down,
+        parameters={"base": num_base, "added": num_all - num_base},
+    )

@@ -1,0 +1,213 @@
+"""A run from its first round to its last, on either engine."""
+
+import time
+from collections.abc import Iterator, Sequence
+from typing import Literal, NamedTuple, get_args
+
+import torch
+
+from ..devices import find_device
+from ..errors import require
+from ..methods import Method
+from ..roles import Roles
+from ..seeds import stream
+from . import engine as fast
+from . import loop
+from .forward import running_statistics
+from .history import History, Round
+from .memory import Memory
+from .plan import Member
+from .record import add_scores, check_same_run, new_history, train_loss
+from .server import Moments, first_moments, server_step
+from .settings import Settings
+from .task import Task
+
+Engine = Literal["fast", "loop"]
+
+
+class Federation(NamedTuple):
+    """A run after some of its rounds: its history, and the parameters that it has come to.
+
+    Attributes:
+        history: every round's numbers.
+        state: the parameters.
+        moments: what the server's optimizer remembers.
+    """
+
+    history: History
+    state: Roles
+    moments: Moments = {}  # noqa: RUF012
+
+    def __repr__(self) -> str:
+        """In a line: its tensors would fill pages."""
+        return f"Federation({self.history!r}, {len(self.state.tensors())} named tensors)"
+
+
+class Run(NamedTuple):
+    """What one seed of a configuration trains.
+
+    Attributes:
+        task: the clients' data, the model and the loss.
+        method: who shares what, made on the task's model.
+        seed: of the adaptors, the sampled clients and the batches.
+    """
+
+    task: Task
+    method: Method
+    seed: int = 0
+
+
+def federated_rounds(
+    task: Task,
+    method: Method,
+    settings: Settings,
+    seed: int = 0,
+    device: str = "cpu",
+    resumed: Federation | None = None,
+    engine: Engine = "fast",
+    max_memory: int | None = None,
+) -> Iterator[Federation]:
+    """Run a federation round by round, and hand out what there is after each.
+
+    Args:
+        task: the clients' data, the model and the loss.
+        method: who shares what, made on the task's model.
+        settings: how to train.
+        seed: of the adaptors, the sampled clients and the batches; the same seed gives the same numbers.
+        device: "cpu", "cuda", "mps", or "auto" for the first of cuda, mps and cpu that is there.
+        resumed: an interrupted run of the same configuration; its next round is the first one here.
+        engine: "fast" trains many clients at once; "loop" is Algorithm 1 as it is read, client by client.
+        max_memory: bytes that the fast engine may take for clients in training; None for what suits
+            the device.
+
+    Yields:
+        The history so far and the parameters after the round; the caller may stop at any round.
+        A resumed run begins with what it had.
+
+    Raises:
+        InputError: the device or the engine is not there, or the run to be resumed was another one.
+        DivergenceError: a client's loss is not a finite number.
+
+    Source: section 'Algorithm', 'Simple FLoRAL Averaging'.
+    """
+    stack = stacked_rounds(
+        [Run(task, method, seed)], settings, device, [resumed] if resumed else None, engine, max_memory
+    )
+    for federations in stack:
+        yield federations[0]
+
+
+def stacked_rounds(
+    runs: Sequence[Run],
+    settings: Settings,
+    device: str = "cpu",
+    resumed: Sequence[Federation] | None = None,
+    engine: Engine = "fast",
+    max_memory: int | None = None,
+) -> Iterator[list[Federation]]:
+    """Several seeds of one configuration, trained side by side; each gives what it would give alone.
+
+    Args:
+        runs: one a seed; they differ in their data, first parameters and seeds only.
+        settings: see `federated_rounds`, as for the next four.
+        device: where to compute.
+        resumed: one interrupted run a seed, all after the same round.
+        engine: "fast" or "loop".
+        max_memory: bytes for clients in training.
+
+    Yields:
+        After every round a Federation for each run, in the same order.
+
+    Raises:
+        InputError: as in `federated_rounds`, or the runs are of different configurations.
+        DivergenceError: a client's loss is not a finite number.
+    """
+    require(engine in get_args(Engine), f"engine is {engine!r}; it is 'fast' or 'loop'")
+    place = find_device(device)
+    runs = [run._replace(task=run.task.to(place)) for run in runs]
+    firsts = [initial_state(run, settings, place) for run in runs]
+    federations = [
+        Federation(
+            new_history(run.task, run.method, first, settings, run.seed, place, engine),
+            first,
+            first_moments(first, settings),
+        )
+        for run, first in zip(runs, firsts, strict=True)
+    ]
+    if resumed is not None:
+        for old, new in zip(resumed, federations, strict=True):
+            check_same_run(old.history, new.history)
+            check_same_shapes(old.state, new.state)
+            new.history.rounds.extend(old.history.rounds)
+        federations = [
+            Federation(
+                new.history,
+                old.state.map(lambda tensor: tensor.to(place)),
+                {name: moment.map(lambda tensor: tensor.to(place)) for name, moment in old.moments.items()},
+            )
+            for old, new in zip(resumed, federations, strict=True)
+        ]
+        yield federations
+    memory = Memory(max_memory, place)
+    for number in range(len(federations[0].history.rounds) + 1, settings.rounds + 1):
+        begin = time.perf_counter()
+        members = [
+            Member(run.task, run.method, federation.state, first, run.seed)
+            for run, federation, first in zip(runs, federations, firsts, strict=True)
+        ]
+        with torch.random.fork_rng(devices=[place] if place.type == "cuda" else []):
+            # layers that draw by themselves, other than dropout, draw from torch's own generator
+            torch.manual_seed(stream(runs[0].seed, "layers", number).initial_seed())
+            if engine == "fast":
+                results = fast.federated_round(members, settings, number, memory)
+            else:
+                results = [
+                    loop.federated_round(*member[:4], settings, member.seed, number) for member in members
+                ]
+        seconds = (time.perf_counter() - begin) / len(runs)
+
+        after, entries = [], []
+        for member, federation, (average, losses) in zip(members, federations, results, strict=True):
+            entries.append(Round(number, train_loss(member.task, losses, settings, number), seconds))
+            state, moments = server_step(member.state, average, federation.moments, settings, number)
+            after.append(Federation(federation.history, state, moments))
+        federations = after
+        if settings.evaluate_every and (number % settings.evaluate_every == 0 or number == settings.rounds):
+            members = [
+                member._replace(state=federation.state)
+                for member, federation in zip(members, federations, strict=True)
+            ]
+            if engine == "fast":
+                scores = fast.evaluate_clients(members, memory)
+            else:
+                scores = [loop.evaluate_clients(*member[:3]) for member in members]
+            for entry, member, of_run in zip(entries, members, scores, strict=True):
+                add_scores(entry, *member[:3], of_run, settings)
+        for federation, entry in zip(federations, entries, strict=True):
+            federation.history.rounds.append(entry)
+        yield federations
+
+
+def initial_state(run: Run, settings: Settings, device: torch.device) -> Roles:
+    """The federation before its first round: the method's parameters, and the model's running statistics."""
+    state = run.method.initialise(run.task.clusters, run.seed)
+    made = {name: tensor.shape for name, tensor in run.method.personalise(state.of_client(0)).items()}
+    wanted = {name: p.shape for name, p in run.task.model.named_parameters() if p.requires_grad}
+    require(
+        made == wanted,
+        "the method was made on another model than the task's: make it on the task's own, "
+        f"such as methods.{type(run.method).__name__}(task.model)",
+    )
+    statistics = running_statistics(run.task.model)
+    if settings.statistics == "averaged":
+        state = state._replace(shared=state.shared | statistics)
+    else:
+        own = {name: tensor.expand(run.task.num_clients, -1) for name, tensor in statistics.items()}
+        state = state._replace(private=state.private | own)
+    return state.map(lambda tensor: tensor.detach().to(device).clone())
+
+
+def check_same_shapes(old: Roles, new: Roles) -> None:
+    """Raise InputError unless the parameters of a run that is to go on are those of the model."""
+    shapes = [[{name: t.shape for name, t in role.items()} for role in state] for state in (old, new)]
+    require(shapes[0] == shapes[1], "the run that is to be resumed has another model: give the same one")

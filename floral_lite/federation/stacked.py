@@ -1,0 +1,238 @@
+"""A local step of many clients at once, for networks that are a chain of known layers.
+
+Every parameter is one tensor with an axis of clients in front, and so are the inputs. A linear
+layer is then one batched product, and its backward pass takes the weight's step of SGD while it
+computes the gradient: W <- W - eta g^T x is one product, and the gradient is never written down.
+"""
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from ..adaptors import LowRankAdaptor
+from ..dropout import keep, next_key
+from ..factored import Mixture
+from ..methods import ROUTER, Method
+from ..models import Normalise
+from ..roles import Roles
+from .batch import Batch
+from .local import descend
+from .settings import Settings
+from .task import Task
+
+Part = Tensor | Mixture
+Layers = list[tuple[str, nn.Module]]
+
+# Layers without parameters that treat every sample by itself.
+PER_SAMPLE = (
+    nn.ReLU, nn.LeakyReLU, nn.GELU, nn.SiLU, nn.ELU, nn.Tanh, nn.Sigmoid, nn.Identity, Normalise,
+    nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d,
+)  # fmt: skip
+
+
+def chain(model: nn.Module) -> Layers | None:
+    """The layers of a network in their order, with their names; None if there are others than are known."""
+    layers = []
+    for name, layer in model.named_modules(remove_duplicate=False):
+        if type(layer) is nn.Sequential:
+            continue
+        known = type(layer) in (nn.Linear, nn.Conv2d, nn.Flatten, nn.Dropout, *PER_SAMPLE)
+        plain = getattr(layer, "padding_mode", "zeros") == "zeros" and getattr(layer, "start_dim", 1) >= 1
+        hooks = layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks
+        if not known or not plain or hooks or list(layer.buffers()):
+            return None
+        layers.append((name, layer))
+    return layers
+
+
+class Product(torch.autograd.Function):
+    """x W^T + b of every client, whose backward pass also takes W's step of SGD."""
+
+    @staticmethod
+    def forward(ctx: Any, inputs: Tensor, weight: Tensor, bias: Tensor | None, settings: Settings) -> Tensor:
+        """Inputs (k, B, n), weight (k, m, n), bias (k, m)."""
+        ctx.save_for_backward(inputs)
+        ctx.weight, ctx.settings, ctx.has_bias = weight, settings, bias is not None
+        return product(inputs, weight, bias)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, None, Tensor | None, None]:
+        """The gradients of inputs and bias; W has none left to hand on."""
+        (inputs,) = ctx.saved_tensors
+        rate, decay = ctx.settings.learning_rate, ctx.settings.weight_decay
+        of_inputs = torch.bmm(gradient, ctx.weight) if ctx.needs_input_grad[0] else None
+        # W <- (1 - eta lambda) W - eta g^T x
+        ctx.weight.baddbmm_(gradient.mT, inputs, beta=1 - rate * decay, alpha=-rate)
+        return of_inputs, None, gradient.sum(dim=1) if ctx.has_bias else None, None
+
+
+def product(inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """X W^T + b of every client; one large product where all have the same W."""
+    if weight.stride(0) == 0:
+        outputs = functional.linear(inputs, weight[0])
+        return outputs if bias is None else outputs + bias[:, None]
+    if bias is None:
+        return torch.bmm(inputs, weight.mT)
+    return torch.baddbmm(bias[:, None], inputs, weight.mT)
+
+
+def linear(inputs: Tensor, weight: Part, bias: Tensor | None, settings: Settings | None) -> Tensor:
+    """A linear layer of every client; with settings, weights that can be stepped in place are."""
+    if isinstance(weight, Tensor):
+        return _product(inputs, weight, bias, settings)
+    out_features, in_features = weight.adaptor.shape
+    if isinstance(weight.adaptor, LowRankAdaptor) and (
+        inputs.shape[1] * (out_features + in_features) < out_features * in_features
+    ):
+        # y = x W^T + b + (x V) (pi U)^T, with all C adaptors side by side
+        u = (weight.mixture[:, :, None, None] * weight.factors["U"]).movedim(1, 2).flatten(2)
+        v = weight.factors["V"].movedim(1, 2).flatten(2)
+        return torch.baddbmm(_product(inputs, weight.base, bias, settings), torch.bmm(inputs, v), u.mT)
+    return product(inputs, weight.merged(), bias)
+
+
+def _product(inputs: Tensor, weight: Tensor, bias: Tensor | None, settings: Settings | None) -> Tensor:
+    if settings is not None and weight.is_leaf and weight.requires_grad:
+        outputs: Tensor = Product.apply(inputs, weight, bias, settings)  # type: ignore[no-untyped-call]
+        return outputs
+    return product(inputs, weight, bias)
+
+
+def convolution(layer: nn.Conv2d, inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """A convolution of every client: plain if they are one or have the same kernel, else grouped."""
+    num_clients, batch = inputs.shape[:2]
+
+    def run(inputs: Tensor, weight: Tensor, groups: int) -> Tensor:
+        return torch.conv2d(inputs, weight, None, layer.stride, layer.padding, layer.dilation, groups)
+
+    if num_clients == 1 or weight.stride(0) == 0:
+        outputs = run(inputs.flatten(0, 1), weight[0], layer.groups)
+        outputs = outputs.reshape(num_clients, batch, *outputs.shape[1:])
+    else:
+        side_by_side = inputs.transpose(0, 1).flatten(1, 2)
+        outputs = run(side_by_side, weight.flatten(0, 1), num_clients * layer.groups)
+        outputs = outputs.reshape(batch, num_clients, -1, *outputs.shape[2:]).transpose(0, 1)
+    return outputs if bias is None else outputs + bias[:, None, :, None, None]
+
+
+def added_up(part: Part) -> Tensor:
+    """A parameter of every client, with its adaptors."""
+    return part.merged() if isinstance(part, Mixture) else part
+
+
+def stacked_forward(
+    layers: Layers,
+    parts: Mapping[str, Part],
+    inputs: Tensor,
+    keys: Tensor | None = None,
+    settings: Settings | None = None,
+) -> Tensor:
+    """Run a chain of layers for a stack of clients.
+
+    Args:
+        layers: what `chain` found.
+        parts: the clients' parameters, each with an axis of clients in front.
+        inputs: shape (k, B, ...).
+        keys: that dropout's masks follow from, shape (k,); None in evaluation.
+        settings: in training, if weights may take their step in the backward pass.
+
+    Returns:
+        Outputs, shape (k, B, ...).
+    """
+    num_clients = len(inputs)
+
+    def part(name: str, layer: nn.Module, which: str) -> Part | None:
+        """What the method made of a parameter; the model's own where it is frozen."""
+        made = parts.get(f"{name}.{which}".lstrip("."))
+        own = getattr(layer, which)
+        return own.expand(num_clients, *own.shape) if made is None and own is not None else made
+
+    for name, layer in layers:
+        if isinstance(layer, (nn.Linear, nn.Conv2d)):
+            weight, bias = part(name, layer, "weight"), part(name, layer, "bias")
+            assert weight is not None
+            summed = None if bias is None else added_up(bias)
+            if isinstance(layer, nn.Linear):
+                inputs = linear(inputs, weight, summed, settings)
+            else:
+                inputs = convolution(layer, inputs, added_up(weight), summed)
+        elif isinstance(layer, nn.Dropout):
+            if keys is not None and layer.p:
+                keys = next_key(keys)
+                inputs = inputs * keep(keys, inputs.shape[1:], layer.p).to(inputs.dtype) / (1 - layer.p)
+        elif isinstance(layer, nn.Flatten):
+            inputs = inputs.flatten(layer.start_dim + 1, layer.end_dim + (layer.end_dim >= 0))
+        else:
+            inputs = layer(inputs.flatten(0, 1)).unflatten(0, inputs.shape[:2])
+    return inputs
+
+
+def stacked_step(
+    task: Task,
+    method: Method,
+    layers: Layers,
+    settings: Settings,
+    client: Roles,
+    velocity: Roles,
+    batch: Batch,
+) -> Tensor:
+    """A local step of every client of a stack, in place; see `local.local_training`.
+
+    Args:
+        task: gives the loss.
+        method: says what the parameters are made of.
+        layers: of the task's model.
+        settings: of the clients' optimizer.
+        client: the clients' parameters, each with an axis of clients in front; they are changed.
+        velocity: of their momentum; it is changed.
+        batch: their samples.
+
+    Returns:
+        The training losses, shape (k,).
+    """
+    plain = not settings.momentum and settings.clip_norm is None
+    leaves = client.map(lambda tensor: tensor.detach().requires_grad_())
+    parts = method.parts(leaves, batch.noise)
+    outputs = stacked_forward(layers, parts, batch.inputs, batch.keys, settings if plain else None)
+    losses = batch.losses(task.loss, outputs)
+    # no client's loss depends on another's parameters, so the gradient of the sum is every one's own
+    objective = losses.sum() + method.penalty(leaves.private)
+    gradients = torch.autograd.grad(
+        objective, leaves.tensors(), materialize_grads=not plain, allow_unused=True
+    )
+    with torch.no_grad():
+        if plain:
+            _descend(method, client, client.with_tensors(gradients), settings)
+        else:
+            steps = torch.vmap(partial(descend, method, settings=settings))
+            stepped = steps(client, client.with_tensors(gradients), velocity)
+            for old, new in zip((client, velocity), stepped, strict=True):
+                for name_of_role, role in new._asdict().items():
+                    for name, tensor in role.items():
+                        getattr(old, name_of_role)[name].copy_(tensor)
+    return losses.detach()
+
+
+def _descend(method: Method, client: Roles, gradients: Roles, settings: Settings) -> None:
+    """Plain SGD in place; where there is no gradient the step was taken in the backward pass."""
+    fold = Roles({}, {name: tensor.flatten(0, 1) for name, tensor in client.clustered.items()}, {})
+    folded = fold._replace(clustered={n: g.flatten(0, 1) for n, g in gradients.clustered.items()})
+    clustered = method.precondition(fold, folded).clustered
+    gradients = gradients._replace(
+        clustered={n: g.view_as(client.clustered[n]) for n, g in clustered.items()}
+    )
+    for parameters, of_role in zip(client, gradients, strict=True):
+        for name, gradient in of_role.items():
+            if gradient is None:
+                continue  # type: ignore[unreachable]
+            rate, decay = settings.learning_rate, settings.weight_decay
+            if name == ROUTER:
+                rate, decay = settings.router_learning_rate, 0.0
+            # w <- (1 - eta lambda) w - eta g
+            if decay:
+                parameters[name].mul_(1 - rate * decay)
+            parameters[name].sub_(gradient, alpha=rate)

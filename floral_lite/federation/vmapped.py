@@ -1,0 +1,47 @@
+"""A local step of many clients at once, for any network: the readable step under torch.vmap."""
+
+import torch
+from torch import Tensor
+from torch.func import grad
+
+from ..methods import Method
+from ..roles import Roles
+from .batch import Batch, client_losses
+from .forward import forward
+from .local import descend, with_statistics
+from .settings import Settings
+from .task import Task
+
+
+def vmapped_step(
+    task: Task, method: Method, settings: Settings, client: Roles, velocity: Roles, batch: Batch
+) -> Tensor:
+    """A local step of every client of a stack, in place; see `stacked.stacked_step`."""
+    every = None if batch.weights is None else batch.weights[:, None]
+
+    def step(
+        client: Roles,
+        velocity: Roles,
+        inputs: Tensor,
+        targets: Tensor,
+        key: Tensor,
+        weights: Tensor | None,
+        noise: Tensor | None,
+    ) -> tuple[Roles, Roles, Tensor]:
+        def objective(client: Roles) -> tuple[Tensor, tuple[Tensor, Roles]]:
+            outputs, moved = forward(task.model, method, client, inputs, noise, key, route="auto")
+            (loss,) = client_losses(task.loss, outputs[None], targets[None], weights)
+            return loss + method.penalty(client.private), (loss.detach(), moved)
+
+        gradients, (loss, moved) = grad(objective, has_aux=True)(client)
+        client, velocity = descend(method, client, gradients, velocity, settings)
+        return with_statistics(client, moved), velocity, loss
+
+    given = (client, velocity, batch.inputs, batch.targets, batch.keys, every, batch.noise)
+    axes = tuple(None if argument is None else 0 for argument in given)
+    stepped, moving, losses = torch.vmap(step, in_dims=axes, randomness="different")(*given)
+    for old, new in ((client, stepped), (velocity, moving)):
+        for tensor, after in zip(old.tensors(), new.tensors(), strict=True):
+            tensor.copy_(after)
+    result: Tensor = losses
+    return result
