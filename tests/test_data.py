@@ -1,8 +1,12 @@
 """Rotations and label shifts, who gets which samples, synthetic maps, and image files."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -11,6 +15,10 @@ from torch import Tensor
 
 from floral_lite import InputError
 from floral_lite.data import (
+    Images,
+    as_float,
+    cifar10,
+    cifar100,
     cluster_maps,
     diagonal_clusters,
     digits,
@@ -18,8 +26,10 @@ from floral_lite.data import (
     num_kept,
     rotate,
     shift_labels,
+    split_by_label,
     split_evenly,
 )
+from floral_lite.data import images as images_module
 
 IMAGES = torch.rand(3, 1, 9, 9, generator=torch.Generator().manual_seed(0))
 
@@ -75,6 +85,30 @@ def test_rotation_keeps_shape_precision_and_the_original() -> None:
     assert torch.equal(images, before)
 
 
+def test_pixels_are_read_as_parts_of_255() -> None:
+    pixels = torch.arange(256, dtype=torch.uint8)
+    assert torch.equal(as_float(pixels), torch.arange(256).float() / 255)
+    assert pixels.tolist() == list(range(256))
+    doubles = IMAGES.double()
+    assert as_float(doubles) is doubles
+
+
+@pytest.mark.parametrize(("cluster", "num_clusters"), [(c, 4) for c in range(4)] + [(1, 3), (5, 8), (2, 8)])
+def test_pixels_turn_as_their_floats_do(cluster: int, num_clusters: int) -> None:
+    pixels = torch.randint(256, (6, 2, 9, 9), dtype=torch.uint8)
+    turned = rotate(pixels, cluster, num_clusters)
+    # bytes stay bytes where nothing is interpolated
+    assert turned.dtype == (torch.uint8 if 4 * cluster % num_clusters == 0 else torch.float32)
+    assert torch.equal(as_float(turned), rotate(as_float(pixels), cluster, num_clusters))
+
+
+def test_an_image_turns_alike_in_any_company() -> None:
+    together = rotate(IMAGES, 1, 8)
+    for image, turned in zip(IMAGES, together, strict=True):
+        assert torch.equal(rotate(image[None], 1, 8)[0], turned)
+    assert rotate(IMAGES[:0], 1, 8).shape == (0, 1, 9, 9)
+
+
 def test_labels_shift_by_the_cluster_modulo_their_number() -> None:
     assert shift_labels(torch.tensor([0, 7, 9]), cluster=3, num_labels=10).tolist() == [3, 0, 2]
     assert shift_labels(torch.arange(10), cluster=0, num_labels=10).tolist() == list(range(10))
@@ -99,6 +133,46 @@ def test_every_sample_is_dealt_once_and_shares_differ_by_at_most_one(
 def test_more_clients_than_samples_are_refused() -> None:
     with pytest.raises(InputError, match=r"num_clients is 9.*only 8 samples"):
         split_evenly(8, 9, torch.Generator())
+
+
+@given(st.integers(1, 12), st.integers(1, 5), st.integers(0, 30), st.integers(0, 99))
+def test_each_cluster_gets_its_group_of_labels(
+    num_labels: int, num_clusters: int, num_clients: int, seed: int
+) -> None:
+    num_clusters = min(num_clusters, num_labels)
+    clusters = diagonal_clusters(num_clusters + num_clients, num_clusters)
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.arange(num_labels).repeat(40)[torch.randperm(40 * num_labels, generator=generator)]
+    rows_of = split_by_label(labels, num_labels, clusters, num_clusters, generator)
+    # every sample once, every cluster's labels next to each other and nobody else's
+    assert sorted(torch.cat(rows_of).tolist()) == list(range(len(labels)))
+    groups = [
+        sorted({int(y) for k, rows in enumerate(rows_of) if clusters[k] == c for y in labels[rows]})
+        for c in range(num_clusters)
+    ]
+    assert [label for group in groups for label in group] == list(range(num_labels))
+    assert max(map(len, groups)) - min(map(len, groups)) <= 1
+    for cluster in range(num_clusters):
+        sizes = [len(rows) for k, rows in enumerate(rows_of) if clusters[k] == cluster]
+        assert max(sizes) - min(sizes) <= 1
+
+
+def test_samples_of_a_group_are_dealt_at_random() -> None:
+    labels, clusters = torch.arange(4).repeat_interleave(50), torch.zeros(2, dtype=torch.int64)
+    first, again, other = (
+        split_by_label(labels, 4, clusters, 1, torch.Generator().manual_seed(seed)) for seed in (1, 1, 2)
+    )
+    assert torch.equal(first[0], again[0])
+    assert not torch.equal(first[0], other[0])
+    assert set(labels[first[0]].tolist()) == {0, 1, 2, 3}
+
+
+def test_groups_without_labels_and_clients_without_samples_are_refused() -> None:
+    labels = torch.arange(4)
+    with pytest.raises(InputError, match=r"num_clusters is 5.*only 4 labels"):
+        split_by_label(labels, 4, torch.arange(5), 5, torch.Generator())
+    with pytest.raises(InputError, match=r"num_clients is 3.*only 2 samples"):
+        split_by_label(labels, 4, torch.tensor([0, 1, 0, 1, 0]), 2, torch.Generator())
 
 
 @pytest.mark.parametrize(
@@ -169,6 +243,131 @@ def test_mnist_without_its_files_says_which_are_missing_and_what_to_do(tmp_path:
         assert words in message
 
 
+def fake_cifar() -> SimpleNamespace:
+    """What stands for torchvision.datasets: 5 training and 3 test images of its layout."""
+
+    class Fake:
+        def __init__(self, folder: Path, train: bool, download: bool) -> None:
+            generator = np.random.default_rng(int(train))
+            number = 5 if train else 3
+            self.data = generator.integers(256, size=(number, 32, 32, 3), dtype=np.uint8)
+            self.targets = [7 * train + label for label in range(number)]
+
+    return SimpleNamespace(CIFAR10=Fake, CIFAR100=Fake)
+
+
+def no_torchvision(name: str) -> SimpleNamespace:
+    raise AssertionError("torchvision was asked")
+
+
+@pytest.mark.parametrize(("read", "file"), [(cifar10, "cifar10.npz"), (cifar100, "cifar100.npz")])
+def test_cifar_is_read_through_torchvision_once_and_from_one_file_afterwards(
+    read: Callable[..., Images], file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    datasets = fake_cifar()
+    monkeypatch.setattr(images_module, "import_torchvision", lambda name: datasets)
+    first = read(tmp_path)
+    source = datasets.CIFAR10(tmp_path, train=True, download=False)
+    assert first.train_images.shape == (5, 3, 32, 32)
+    assert first.train_images.dtype == torch.uint8
+    # torchvision has channels last
+    assert torch.equal(first.train_images[4, 2], torch.from_numpy(source.data[4, :, :, 2]))
+    assert first.train_labels.tolist() == [7, 8, 9, 10, 11]
+    assert first.test_labels.tolist() == [0, 1, 2]
+    assert [path.name for path in tmp_path.iterdir()] == [file]
+
+    monkeypatch.setattr(images_module, "import_torchvision", no_torchvision)
+    again = read(tmp_path)
+    assert all(a.dtype == b.dtype and torch.equal(a, b) for a, b in zip(first, again, strict=True))
+    assert again.test_labels.dtype == torch.int64
+
+
+def test_a_file_that_cannot_be_written_is_done_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(images_module, "import_torchvision", lambda name: fake_cifar())
+    assert len(cifar10(tmp_path / "missing").train_images) == 5
+
+    def full_disk(file: Any, **arrays: Any) -> None:
+        file.write(b"half of it")
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(np, "savez", full_disk)
+    assert len(cifar10(tmp_path).train_images) == 5
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_interrupted_write_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(images_module, "import_torchvision", lambda name: fake_cifar())
+
+    def interrupted(file: Any, **arrays: Any) -> None:
+        file.write(b"half of it")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(np, "savez", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        cifar10(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("content", [b"", b"no archive", b"PK\x03\x04 cut off"])
+def test_a_damaged_file_says_what_to_do(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "cifar100.npz").write_bytes(content)
+    with pytest.raises(InputError, match=r"cifar100\.npz is damaged.*remove it"):
+        cifar100(tmp_path)
+
+
+def test_a_file_that_lacks_an_array_says_what_to_do(tmp_path: Path) -> None:
+    np.savez(tmp_path / "cifar10.npz", train_images=np.zeros((1, 3, 32, 32), np.uint8))
+    with pytest.raises(InputError, match=r"cifar10\.npz is damaged.*train_labels.*remove it"):
+        cifar10(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("read", "missing"), [(cifar10, "cifar-10-batches-py"), (cifar100, "cifar-100-python")]
+)
+def test_cifar_without_its_files_says_which_are_missing_and_what_to_do(
+    read: Callable[..., Images], missing: str, tmp_path: Path
+) -> None:
+    with pytest.raises(InputError) as caught:
+        read(tmp_path, download=False)
+    message = str(caught.value)
+    for words in (str(tmp_path), f"{read.__name__}.npz", missing, "--data", "FLORAL_LITE_DATA"):
+        assert words in message
+
+
+DATA = Path(os.environ.get("FLORAL_LITE_DATA", "nowhere"))
+
+
+@pytest.mark.skipif(
+    not any((DATA / name).exists() for name in ("cifar10.npz", "cifar-10-batches-py")),
+    reason="FLORAL_LITE_DATA names no folder with CIFAR-10",
+)
+def test_cifar10_is_read_from_the_folder_that_the_variable_names() -> None:
+    images = cifar10(download=False)
+    # some copies lack a few of the 50,000 and 10,000 images
+    assert 49900 <= len(images.train_images) == len(images.train_labels) <= 50000
+    assert 9900 <= len(images.test_images) == len(images.test_labels) <= 10000
+    assert images.train_images.shape[1:] == images.test_images.shape[1:] == (3, 32, 32)
+    assert images.train_images.dtype == images.test_images.dtype == torch.uint8
+    assert int(torch.bincount(images.test_labels).min()) >= 980
+    mean = as_float(images.train_images[::10]).mean(dim=(0, 2, 3))
+    torch.testing.assert_close(mean, torch.tensor([0.4914, 0.4822, 0.4465]), rtol=0, atol=3e-3)
+
+
+@pytest.mark.skipif(
+    not any((DATA / name).exists() for name in ("cifar100.npz", "cifar-100-python")),
+    reason="FLORAL_LITE_DATA names no folder with CIFAR-100",
+)
+def test_cifar100_is_read_from_the_folder_that_the_variable_names() -> None:
+    images = cifar100(download=False)
+    assert images.train_images.shape == (50000, 3, 32, 32)
+    assert images.test_images.shape == (10000, 3, 32, 32)
+    assert images.train_images.dtype == torch.uint8
+    assert torch.bincount(images.train_labels).tolist() == [500] * 100
+    assert torch.bincount(images.test_labels).tolist() == [100] * 100
+
+
 @pytest.mark.skipif(
     "FLORAL_LITE_DATA" not in os.environ, reason="FLORAL_LITE_DATA names no folder with MNIST"
 )
@@ -176,7 +375,8 @@ def test_mnist_is_read_from_the_folder_that_the_variable_names() -> None:
     images = mnist(download=False)
     assert images.train_images.shape == (60000, 1, 28, 28)
     assert images.test_images.shape == (10000, 1, 28, 28)
-    assert (float(images.train_images.min()), float(images.train_images.max())) == (0.0, 1.0)
+    assert images.train_images.dtype == images.test_images.dtype == torch.uint8
+    assert (int(images.train_images.min()), int(images.train_images.max())) == (0, 255)
     assert torch.bincount(images.test_labels).tolist() == [
         980,
         1135,

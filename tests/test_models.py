@@ -1,9 +1,20 @@
 """The base models."""
 
-import torch
-from torch import nn
+from itertools import pairwise
 
-from floral_lite.models import mlp, seeded
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from floral_lite.models import Normalise, cnn, mlp, seeded, vgg8
+
+IMAGES = torch.rand(4, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+
+
+def normalised(images: Tensor) -> Tensor:
+    mean, std = torch.tensor([0.4914, 0.4822, 0.4465]), torch.tensor([0.2023, 0.1994, 0.2010])
+    return (images - mean[:, None, None]) / std[:, None, None]
 
 
 def test_the_mlp_is_the_papers_two_layer_relu_net() -> None:
@@ -14,6 +25,68 @@ def test_the_mlp_is_the_papers_two_layer_relu_net() -> None:
     images = torch.rand(3, 1, 28, 28)
     hidden = (images.flatten(1) @ tensors["1.weight"].T + tensors["1.bias"]).clamp(min=0)
     torch.testing.assert_close(model(images), hidden @ tensors["3.weight"].T + tensors["3.bias"])
+
+
+def test_the_cnn_is_the_papers_two_convolutions_and_two_linear_layers() -> None:
+    model = cnn()
+    w1, b1, w2, b2, w3, b3, w4, b4 = model.parameters()
+    assert [tuple(w.shape) for w in (w1, w2, w3, w4)] == [
+        (32, 3, 5, 5), (64, 32, 3, 3), (64, 1024), (10, 64),
+    ]  # fmt: skip
+    # 32 * 75 + 32 + 64 * 288 + 64 + 1024 * 64 + 64 + 64 * 10 + 10
+    assert sum(parameter.numel() for parameter in model.parameters()) == 87178
+    hidden = functional.max_pool2d(functional.conv2d(normalised(IMAGES), w1, b1).relu(), 2)
+    hidden = functional.max_pool2d(functional.conv2d(hidden, w2, b2).relu(), 3)
+    expected = (hidden.flatten(1) @ w3.T + b3).relu() @ w4.T + b4
+    torch.testing.assert_close(model(IMAGES), expected)
+
+
+def test_the_vgg8_has_five_convolutions_three_linear_layers_and_dropout_between() -> None:
+    model = vgg8().eval()
+    parameters = list(model.parameters())
+    weights, biases = parameters[::2], parameters[1::2]
+    assert [tuple(w.shape) for w in weights[:5]] == [
+        (num_out, num_in, 3, 3) for num_in, num_out in pairwise([3, 16, 32, 64, 128, 512])
+    ]
+    assert [tuple(w.shape) for w in weights[5:]] == [(512, 512), (512, 512), (100, 512)]
+
+    hidden = normalised(IMAGES)
+    for weight, bias in zip(weights[:5], biases[:5], strict=True):
+        hidden = functional.max_pool2d(functional.conv2d(hidden, weight, bias, padding=1).relu(), 2)
+    assert hidden.shape == (4, 512, 1, 1)
+    hidden = hidden.flatten(1)
+    for weight, bias in zip(weights[5:7], biases[5:7], strict=True):
+        hidden = (hidden @ weight.T + bias).relu()
+    torch.testing.assert_close(model(IMAGES), hidden @ weights[7].T + biases[7])
+
+    dropouts = [layer for layer in model.modules() if isinstance(layer, nn.Dropout)]
+    assert [layer.p for layer in dropouts] == [0.5, 0.5]
+    kinds = [type(layer) for layer in model]
+    assert kinds[-7:] == [nn.Dropout, nn.Linear, nn.ReLU, nn.Dropout, nn.Linear, nn.ReLU, nn.Linear]
+    assert not torch.equal(model.train()(IMAGES), model(IMAGES))
+
+
+def test_the_convolutions_of_the_vgg8_begin_as_the_authors_have_them() -> None:
+    for layer in seeded(vgg8, 0).modules():
+        if isinstance(layer, nn.Conv2d):
+            # N(0, sqrt(2 / (k k c_out)))
+            assert float(layer.weight.detach().std()) == pytest.approx(
+                (2 / (9 * layer.out_channels)) ** 0.5, rel=0.1
+            )
+            assert not layer.get_parameter("bias").any()
+
+
+def test_normalising_has_no_state_and_goes_along_with_any_leading_axes_and_type() -> None:
+    layer = Normalise((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010))
+    assert not list(layer.parameters())
+    assert not list(layer.buffers())
+    assert not layer.state_dict()
+    torch.testing.assert_close(layer(IMAGES), normalised(IMAGES))
+    assert torch.equal(layer(IMAGES.reshape(2, 2, 3, 32, 32)), layer(IMAGES).reshape(2, 2, 3, 32, 32))
+    assert torch.equal(torch.vmap(layer)(IMAGES), layer(IMAGES))
+    assert layer(IMAGES.double()).dtype == torch.float64
+    # red alone is 0.4914: nothing is left of it
+    assert float(layer(torch.tensor([0.4914, 0.0, 0.0])[:, None, None])[0]) == pytest.approx(0, abs=1e-7)
 
 
 def test_a_seed_gives_the_same_model_and_leaves_the_global_generator_alone() -> None:

@@ -2,19 +2,22 @@
 
 import os
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from floral_lite import InputError, Settings, Shard, Task, tasks
-from floral_lite.data import digits, shift_labels
+from floral_lite.data import FlipAndCrop, as_float, digits, shift_labels
+from floral_lite.federation.shards import Pool
 from floral_lite.federation.task import Loss
 from floral_lite.seeds import stream
 
-NO_DOWNLOAD = [name for name in tasks.TASKS if not name.startswith("mnist")]
+NO_DOWNLOAD = [name for name in tasks.TASKS if not name.startswith(("mnist", "cifar"))]
 needs_mnist = pytest.mark.skipif(
     "FLORAL_LITE_DATA" not in os.environ, reason="FLORAL_LITE_DATA names no folder with MNIST"
 )
@@ -108,6 +111,99 @@ def test_reduced_tasks_keep_a_share_of_the_same_training_images_and_all_test_ima
         assert torch.equal(part.inputs, whole.inputs)
 
 
+@pytest.mark.parametrize("name", NO_DOWNLOAD)
+def test_several_seeds_at_once_are_the_tasks_of_each(name: str) -> None:
+    arguments = {"data_fraction": 0.5, "num_clients": 6, "num_clusters": 3}
+    together = tasks.load_seeds(name, [2, 5], **arguments)
+    assert [task.details["task_seed"] for task in together] == [2, 5]
+    for seed, task in zip((2, 5), together, strict=True):
+        assert equal(task, tasks.load(name, seed=seed, **arguments))
+    assert tasks.load_seeds(name, []) == []
+
+
+def test_image_tasks_share_one_copy_of_the_images_whatever_their_number_and_clusters(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    read = []
+
+    def source(folder: Path | None) -> Any:
+        read.append(digits())
+        return read[-1]
+
+    prepare = tasks.image_task(source, lambda: nn.Flatten(), tasks.rotated)
+    recipe = replace(tasks.TASKS["digits-rotate"], prepare=prepare)
+    monkeypatch.setitem(tasks.TASKS, "digits-rotate", replace(recipe, loss=lambda outputs, targets: outputs))
+    loaded = tasks.load_seeds("digits-rotate", [0, 1, 2], num_clusters=8, data_fraction=0.1)
+    assert len(read) == 1
+    for task in loaded:
+        assert isinstance(task.train, Pool)
+        assert isinstance(task.test, Pool)
+        assert task.train.inputs.data_ptr() == read[0].train_images.data_ptr()
+        assert task.train.targets.data_ptr() == read[0].train_labels.data_ptr()
+        assert task.test.inputs.data_ptr() == read[0].test_images.data_ptr()
+
+
+def fake_cifar(folder: Path, name: str, num_labels: int, num_train: int, num_test: int) -> None:
+    """A CIFAR file of random images, with as many of each label."""
+    generator = np.random.default_rng(0)
+    arrays = {}
+    for split, number in (("train", num_train), ("test", num_test)):
+        shape = (number * num_labels, 3, 32, 32)
+        arrays[f"{split}_images"] = generator.integers(256, size=shape, dtype=np.uint8)
+        arrays[f"{split}_labels"] = generator.permutation(np.arange(num_labels).repeat(number))
+    np.savez(folder / f"{name}.npz", **arrays)
+
+
+def test_cifar10_tasks(tmp_path: Path) -> None:
+    fake_cifar(tmp_path, "cifar10", 10, num_train=24, num_test=5)
+    turned, shifted = (
+        tasks.load(f"cifar10-{kind}", seed=1, data=tmp_path) for kind in ("rotate", "label-shift")
+    )
+    for task in (turned, shifted):
+        assert task.clusters.tolist() == [k % 4 for k in range(20)]
+        assert [len(shard) for shard in task.train] == [12] * 20
+        assert {len(shard) for shard in task.test} == {2, 3}
+        assert task.train[0].inputs.shape == (12, 3, 32, 32)
+        assert task.train[0].inputs.dtype == torch.float32
+        assert task.augment == FlipAndCrop(padding=4)
+        assert task.model(task.train[0].inputs).shape == (12, 10)
+        assert sum(parameter.numel() for parameter in task.model.parameters()) == 87178
+    for client in range(5):
+        first, second = turned.train[client], shifted.train[client]
+        assert torch.equal(torch.rot90(second.inputs, client % 4, dims=(2, 3)), first.inputs)
+        assert torch.equal((first.targets + client % 4) % 10, second.targets)
+    assert tasks.load("cifar10-rotate", data=tmp_path, data_fraction=0.05).train[3].inputs.shape[0] == 10
+
+
+def test_cifar100_gives_each_cluster_ten_of_the_labels(tmp_path: Path) -> None:
+    fake_cifar(tmp_path, "cifar100", 100, num_train=12, num_test=3)
+    task = tasks.load("cifar100", seed=1, data=tmp_path)
+    assert task.clusters.tolist() == [k % 10 for k in range(100)]
+    assert [len(shard) for shard in task.train] == [12] * 100
+    assert [len(shard) for shard in task.test] == [3] * 100
+    for split in (task.train, task.test):
+        for cluster in range(10):
+            own = torch.cat([split[client].targets for client in range(cluster, 100, 10)])
+            assert sorted(set(own.tolist())) == list(range(10 * cluster, 10 * cluster + 10))
+    assert isinstance(task.train, Pool)
+    # images and labels stay together, and everyone sees them as they are
+    for client in (0, 57):
+        rows = task.train.rows[12 * client : 12 * client + 12]
+        assert torch.equal(task.train[client].inputs, as_float(task.train.inputs[rows]))
+        assert torch.equal(task.train[client].targets, task.train.targets[rows])
+    assert task.augment == FlipAndCrop(padding=4)
+    assert task.model.eval()(task.test[0].inputs).shape == (3, 100)
+    assert (task.settings.server_optimizer, task.settings.server_learning_rate) == ("adam", 0.001)
+    with pytest.raises(InputError, match=r"num_clusters is 101.*only 100 labels"):
+        tasks.load("cifar100", data=tmp_path, num_clients=101, num_clusters=101)
+
+
+def test_only_cifar_images_are_augmented() -> None:
+    assert {name for name, recipe in tasks.TASKS.items() if recipe.augment} == {
+        "cifar10-rotate", "cifar10-label-shift", "cifar100",
+    }  # fmt: skip
+
+
 def test_synthetic_linear_has_the_papers_numbers() -> None:
     task = tasks.load("synthetic-linear")
     assert task.clusters.tolist() == [0, 1] * 5
@@ -154,6 +250,9 @@ def test_synthetic_inputs_are_standard_normal_and_differ_between_clients() -> No
         ("synthetic-linear", (10, 2, 2000, 1.0, 4, 0.1, 0.1)),
         ("mnist-rotate", (300, 4, 500, 0.1, 32, 0.1, 0.1)),
         ("mnist-label-shift", (300, 4, 500, 0.1, 32, 0.1, 0.1)),
+        ("cifar10-rotate", (20, 4, 500, 1.0, 64, 0.03, 0.1)),
+        ("cifar10-label-shift", (20, 4, 500, 1.0, 64, 0.03, 0.1)),
+        ("cifar100", (100, 10, 500, 0.5, 64, 0.001, 0.1)),
         # ours
         ("digits-rotate", (20, 4, 100, 1.0, 16, 0.3, 10.0)),
         ("digits-label-shift", (20, 4, 100, 1.0, 16, 0.3, 10.0)),
@@ -176,6 +275,9 @@ def test_mnist_tasks() -> None:
     assert {len(shard) for shard in rotated.test} == {33, 34}
     assert sum(len(shard) for shard in rotated.test) == 10000
     assert shapes(rotated.model) == [(200, 784), (200,), (10, 200), (10,)]
+    assert isinstance(rotated.train, Pool)
+    assert rotated.train.inputs.dtype == torch.uint8
+    assert rotated.train[0].inputs.dtype == torch.float32
     shifted = tasks.load("mnist-label-shift", seed=1, data_fraction=0.05)
     assert [len(shard) for shard in shifted.train] == [10] * 300
     for client in (0, 1, 2, 3, 299):
@@ -282,9 +384,9 @@ def test_data_that_mean_nothing_are_refused(
         task(train, test, num_clients)
 
 
-def test_a_model_with_statistics_is_refused() -> None:
-    with pytest.raises(InputError, match=r"statistics \(1\.running_mean.*GroupNorm"):
-        task([shard()], [shard()], model=nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3)))
+def test_a_batch_norm_without_momentum_is_refused() -> None:
+    with pytest.raises(InputError, match=r"batch norm 1 has momentum=None.*such as 0\.1"):
+        task([shard()], [shard()], model=nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3, momentum=None)))
 
 
 def test_a_layer_under_two_names_is_refused() -> None:
@@ -297,7 +399,7 @@ def test_a_layer_under_two_names_is_refused() -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("rounds", 0), ("local_epochs", 0), ("batch_size", 0), ("evaluate_every", 0), ("rounds", -5),
+        ("rounds", 0), ("local_epochs", 0), ("batch_size", 0), ("evaluate_every", -1), ("rounds", -5),
         ("learning_rate", 0.0), ("router_learning_rate", -0.1), ("learning_rate", float("nan")),
         ("participation", 0.0), ("participation", 1.1), ("participation", float("nan")),
     ],
