@@ -54,7 +54,8 @@ class Dropout(TorchFunctionMode):
         self.key = next_key(self.key)
         shape = input.shape[:axes]
         kept = keep(self.key, shape, p).view(*shape, *[1] * (input.dim() - len(shape)))
-        return input * kept.to(input.dtype) / (1 - p)
+        # at p = 1 nothing is kept, and there is nothing to scale
+        return input * kept.to(input.dtype) / (1 - p or 1)
 
 
 def keep(key: Tensor, shape: tuple[int, ...], p: float) -> Tensor:

@@ -1,9 +1,12 @@
 """The base models of the paper's tasks."""
 
+import copy
 from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
+
+from .seeds import stream
 
 # mean and standard deviation of CIFAR's red, green and blue
 CIFAR_STATISTICS = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)
@@ -100,3 +103,20 @@ def seeded(build: Callable[[], nn.Module], seed: int) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return build()
+
+
+def reinitialised(model: nn.Module, *key: int) -> nn.Module:
+    """A copy of a model whose layers draw their first parameters anew, as torch's layers do by default.
+
+    Args:
+        model: it is left as it is.
+        key: the seed, and further numbers; another key gives other parameters.
+    """
+    fresh = copy.deepcopy(model)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(stream(key[0], "copies", *key[1:]).initial_seed())
+        for layer in fresh.modules():
+            reset = getattr(layer, "reset_parameters", None)
+            if reset is not None:
+                reset()
+    return fresh

@@ -28,7 +28,7 @@ def precondition(
 
     Args:
         adaptors: the plan.
-        clustered: the adaptors' tensors by name ("0.weight.U"), each (C, ...).
+        clustered: the adaptors' tensors by name ("0.weight.U"), each (C, ...), or (k, C, ...) of k clients.
         gradients: of the loss, by the same names; what is left out is skipped.
         epsilon: added to the diagonal, > 0, which keeps the step finite while V is 0.
 
@@ -48,10 +48,10 @@ def precondition(
         if isinstance(adaptor, LowRankAdaptor):
             scale = _by_matrix if adaptor.kind in ("linear", "embedding", "reshaped") else _by_norm
             u, v = adaptor.matrices(factors_of(name, adaptor, clustered))
-            for factor, other in ((f"{name}.U", v), (f"{name}.V", u)):
+            for factor, matrix, other in ((f"{name}.U", u, v), (f"{name}.V", v, u)):
                 if factor in gradients:
                     gradient = gradients[factor]
-                    scaled = scale(gradient.flatten(1, -2), other, epsilon)
+                    scaled = scale(gradient.reshape(matrix.shape), other, epsilon)
                     result[factor] = scaled.reshape(gradient.shape)
     return result
 
@@ -96,24 +96,24 @@ def preconditioner(model: Floral, epsilon: float = 1e-5) -> Callable[[torch.opti
 
 
 def _gram(factor: Tensor, epsilon: float) -> Tensor:
-    """V^T V + eps I of factors (C, n, R), in double precision: in single, eps is lost beside a large V."""
+    """V^T V + eps I of factors (..., n, R), in double precision: in single, eps is lost beside a large V."""
     precision = torch.float32 if factor.device.type == "mps" else torch.float64
-    factor = factor.to(precision)
+    factor = factor.to(precision, memory_format=torch.contiguous_format)
     identity = torch.eye(factor.shape[-1], dtype=precision, device=factor.device)
     return factor.mT @ factor + epsilon * identity
 
 
 def _by_matrix(gradient: Tensor, other: Tensor, epsilon: float) -> Tensor:
-    """The preconditioner of matrices, shapes (C, m, R) and (C, n, R)."""
+    """The preconditioner of matrices, shapes (..., m, R) and (..., n, R)."""
     # G_U <- G_U (V^T V + eps I)^-1; inv_ex does not wait for the device
     gram = _gram(other, epsilon)
     inverse: Tensor = torch.linalg.inv_ex(gram).inverse
-    return (gradient.to(gram) @ inverse).to(gradient)
+    return (gradient.to(gram.dtype, memory_format=torch.contiguous_format) @ inverse).to(gradient)
 
 
 def _by_norm(gradient: Tensor, other: Tensor, epsilon: float) -> Tensor:
-    """The preconditioner of chains of convolutions, shapes (C, m, R) and (C, n, R)."""
+    """The preconditioner of chains of convolutions, shapes (..., m, R) and (..., n, R)."""
     # G_U <- G_U / ||V^T V + eps I||_F
     gram = _gram(other, epsilon)
-    norm: Tensor = torch.linalg.matrix_norm(gram)[:, None, None]
+    norm: Tensor = torch.linalg.matrix_norm(gram, keepdim=True)
     return (gradient.to(gram) / norm).to(gradient)

@@ -251,7 +251,7 @@ def synthetic_linear(
 
 
 # Ours, not the paper's: the router's large step lets mixtures leave uniform within a minute.
-_DIGITS = Settings(rounds=100, batch_size=16, learning_rate=0.3, router_learning_rate=10.0)
+_DIGITS = Settings(rounds=100, batch_size=16, learning_rate=0.3, router_learning_rate=10.0, evaluate_every=1)
 _MNIST = Settings(rounds=500, participation=0.1, batch_size=32, evaluate_every=10)
 _CIFAR10 = Settings(rounds=500, batch_size=64, learning_rate=0.03, evaluate_every=10)
 _CIFAR100 = Settings(

@@ -98,8 +98,9 @@ class LowRankAdaptor:
         )
 
     def matrices(self, factors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        """The factors as matrices, U (C, m, R) and V (C, n, R)."""
-        return factors["U"].flatten(1, -2), factors["V"].flatten(1, -2)
+        """The factors as matrices, U (C, m, R) and V (C, n, R); further axes in front are clients."""
+        u, v = factors["U"], factors["V"]
+        return u.flatten(-1 - len(self.rows), -2), v.flatten(-1 - len(self.columns), -2)
 
     def factors(self, u: Tensor, v: Tensor) -> dict[str, Tensor]:
         """Matrices U (C, m, R) and V (C, n, R) in the shapes of the factors; `matrices` reversed."""

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
-from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
 from ..roles import Roles
 from ..seeds import stream
@@ -48,6 +48,9 @@ def federated_round(
         generator = stream(member.seed, "clients", number)
         for client in loop.sample_clients(member.task.num_clients, settings.participation, generator):
             jobs.append(Job(index, client, size(member.task.train, client)))
+    # a batch is never larger than a client, whatever the settings allow
+    largest = max(job.num_samples for job in jobs)
+    settings = settings.with_changes(batch_size=min(settings.batch_size, largest))
     sums = [
         Sums(member.state, sum(job.num_samples for job in jobs if job.member == index))
         for index, member in enumerate(members)
@@ -104,6 +107,7 @@ def train_together(
     task.model.train()
     layers = chain(task.model)
     client = stack(members, jobs, settings.stateful).map(torch.clone)
+    client = client._replace(clustered={name: side_by_side(t) for name, t in client.clustered.items()})
     velocity = client.map(torch.zeros_like) if settings.momentum else Roles({}, {}, {})
     total = torch.zeros(len(jobs), device=members[0].task.clusters.device)
     plan = Plan(members, jobs, settings, number)
@@ -119,11 +123,18 @@ def train_together(
     return client, total / torch.tensor(plan.num_steps).to(total)
 
 
+def side_by_side(tensor: Tensor) -> Tensor:
+    """The same tensor (k, C, ..., R), in memory as (k, ..., C, R): the clusters' columns side by side."""
+    return tensor.movedim(1, -2).contiguous().movedim(-2, 1)
+
+
 @torch.no_grad()
 def evaluate_clients(members: Sequence[Member], memory: Memory) -> list[list[Score]]:
     """Every client's personal model on its own test shard, for every run of a stack."""
     first = members[0]
-    if first.task.loss not in MEANS:  # its parts cannot be put together
+    batch_norms = [layer for layer in first.task.model.modules() if isinstance(layer, _BatchNorm)]
+    if first.task.loss not in MEANS or any(norm.running_mean is None for norm in batch_norms):
+        # the scores of a shard's parts cannot be put together
         return [loop.evaluate_clients(member.task, member.method, member.state) for member in members]
     first.task.model.eval()
     layers = chain(first.task.model)

@@ -76,6 +76,7 @@ class Plan:
         The samples of a few steps are fetched at once: a step alone would wait for small copies.
         """
         rows, counts = self._rows()
+        like = next(self.members[0].task.model.parameters())
         for start in range(0, self.num_steps[0], STEPS_FETCHED):
             steps = range(start, min(start + STEPS_FETCHED, self.num_steps[0]))
             active = sum(number > start for number in self.num_steps)
@@ -89,7 +90,8 @@ class Plan:
                 weights = None
                 if int(count.min()) < width:
                     filled = torch.arange(width) < count[:, None]
-                    weights = (filled.double() / count[:, None]).to(inputs)
+                    # in the precision of the model: inputs may be integers
+                    weights = (filled.double() / count[:, None]).to(like)
                 keys = self._of_step([draws.keys for draws in self.draws[:active]], step, inputs.device)
                 assert keys is not None
                 yield Batch(
@@ -121,7 +123,8 @@ class Plan:
         inputs, targets = fetch(self.members, self.jobs[:active], "train", rows)
         augment = self.members[0].task.augment
         if augment is not None:
-            draws = torch.zeros(active, rows.shape[1], *self._augment(0).shape[2:], dtype=torch.long)
+            like = self._augment(0)
+            draws = like.new_zeros(active, rows.shape[1], *like.shape[2:])
             for place in range(active):
                 own = self._augment(place)[steps.start : steps.stop].flatten(0, 1)
                 draws[place, : len(own)] = own

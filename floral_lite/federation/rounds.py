@@ -124,7 +124,8 @@ def stacked_rounds(
     """
     require(engine in get_args(Engine), f"engine is {engine!r}; it is 'fast' or 'loop'")
     place = find_device(device)
-    runs = [run._replace(task=run.task.to(place)) for run in runs]
+    moved: dict[torch.Tensor, torch.Tensor] = {}
+    runs = [run._replace(task=run.task.to(place, moved)) for run in runs]
     firsts = [initial_state(run, settings, place) for run in runs]
     federations = [
         Federation(

@@ -37,8 +37,11 @@ PER_SAMPLE = (
 def chain(model: nn.Module) -> Layers | None:
     """The layers of a network in their order, with their names; None if there are others than are known."""
     layers = []
+    if len(list(model.parameters())) < len(list(model.named_parameters(remove_duplicate=False))):
+        return None  # a parameter under two names
     for name, layer in model.named_modules(remove_duplicate=False):
-        if type(layer) is nn.Sequential:
+        hooks = layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks
+        if type(layer) is nn.Sequential and not hooks:
             continue
         known = type(layer) in (nn.Linear, nn.Conv2d, nn.Flatten, nn.Dropout, *PER_SAMPLE)
         plain = getattr(layer, "padding_mode", "zeros") == "zeros" and getattr(layer, "start_dim", 1) >= 1
@@ -82,6 +85,9 @@ def product(inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 def linear(inputs: Tensor, weight: Part, bias: Tensor | None, settings: Settings | None) -> Tensor:
     """A linear layer of every client; with settings, weights that can be stepped in place are."""
+    if inputs.dim() > 3:  # a sample's rows, such as its words, are so many inputs more
+        outputs = linear(inputs.flatten(1, -2), weight, bias, settings)
+        return outputs.reshape(*inputs.shape[:-1], outputs.shape[-1])
     if isinstance(weight, Tensor):
         return _product(inputs, weight, bias, settings)
     out_features, in_features = weight.adaptor.shape
@@ -163,7 +169,7 @@ def stacked_forward(
         elif isinstance(layer, nn.Dropout):
             if keys is not None and layer.p:
                 keys = next_key(keys)
-                inputs = inputs * keep(keys, inputs.shape[1:], layer.p).to(inputs.dtype) / (1 - layer.p)
+                inputs = inputs * keep(keys, inputs.shape[1:], layer.p).to(inputs.dtype) / (1 - layer.p or 1)
         elif isinstance(layer, nn.Flatten):
             inputs = inputs.flatten(layer.start_dim + 1, layer.end_dim + (layer.end_dim >= 0))
         else:
@@ -219,12 +225,7 @@ def stacked_step(
 
 def _descend(method: Method, client: Roles, gradients: Roles, settings: Settings) -> None:
     """Plain SGD in place; where there is no gradient the step was taken in the backward pass."""
-    fold = Roles({}, {name: tensor.flatten(0, 1) for name, tensor in client.clustered.items()}, {})
-    folded = fold._replace(clustered={n: g.flatten(0, 1) for n, g in gradients.clustered.items()})
-    clustered = method.precondition(fold, folded).clustered
-    gradients = gradients._replace(
-        clustered={n: g.view_as(client.clustered[n]) for n, g in clustered.items()}
-    )
+    gradients = method.precondition(client, gradients)
     for parameters, of_role in zip(client, gradients, strict=True):
         for name, gradient in of_role.items():
             if gradient is None:

@@ -10,7 +10,7 @@ from torch.nn.modules.batchnorm import _NormBase
 
 from ..errors import require
 from .settings import Settings
-from .shards import Augment, Pool, Population, Shard, size, to_device
+from .shards import Augment, Pool, Shard, known, size, to_device
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 
@@ -54,7 +54,7 @@ class Task:
             f"train, test and clusters have {sizes} entries; each needs one per client",
         )
         for split, shards in (("train", self.train), ("test", self.test)):
-            for client in checked(shards):
+            for client in known(shards):
                 require(
                     size(shards, client) > 0,
                     f"client {client} has no {split} data; give every client at least one sample, "
@@ -90,7 +90,7 @@ class Task:
         with torch.no_grad():
             num_labels = model(self.train[0].inputs[:1]).shape[-1]
         for shards in (self.train, self.test):
-            for client in checked(shards):
+            for client in known(shards):
                 targets = shards[client].targets
                 low, high = int(targets.min()), int(targets.max())
                 require(
@@ -109,16 +109,17 @@ class Task:
         """Targets are labels, so accuracy has a meaning."""
         return not self.train[0].targets.is_floating_point()
 
-    def to(self, device: torch.device) -> "Task":
-        """The same task with its model and all data on a device."""
+    def to(self, device: torch.device, moved: dict[Tensor, Tensor] | None = None) -> "Task":
+        """The same task with its model and all data on a device.
+
+        Args:
+            device: where to.
+            moved: samples that are there already, by those here; tasks that share their images keep
+                sharing them if all are given the same dictionary.
+        """
         return replace(
             self,
             model=copy.deepcopy(self.model).to(device),
-            train=to_device(self.train, device),
-            test=to_device(self.test, device),
+            train=to_device(self.train, device, moved),
+            test=to_device(self.test, device, moved),
         )
-
-
-def checked(shards: Sequence[Shard]) -> range:
-    """The clients whose data are looked at before a run: all, but of a population made on demand only one."""
-    return range(1 if isinstance(shards, Population) else len(shards))

@@ -6,19 +6,23 @@ from torch import nn
 
 from ..errors import require, unknown
 from .base import ROUTER, Method
+from .ensemble import Ensemble
 from .fedavg import FedAvg
 from .floral import FLoRAL
+from .local_adaptor import LocalAdaptor
 
-__all__ = ["METHODS", "ROUTER", "FLoRAL", "FedAvg", "Method", "make"]
+__all__ = ["METHODS", "ROUTER", "Ensemble", "FLoRAL", "FedAvg", "LocalAdaptor", "Method", "make"]
 
-METHODS: dict[str, type[Method]] = {method.name: method for method in (FedAvg, FLoRAL)}
+METHODS: dict[str, type[Method]] = {
+    method.name: method for method in (FedAvg, LocalAdaptor, Ensemble, FLoRAL)
+}
 
 
 def make(name: str, model: nn.Module, **options: object) -> Method:
     """The method of that name on a model.
 
     Args:
-        name: "fedavg" or "floral".
+        name: "fedavg", "local-adaptor", "ensemble" or "floral".
         model: the base model.
         options: the method's own arguments, such as num_clusters=4.
 

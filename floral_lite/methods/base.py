@@ -1,12 +1,13 @@
 """What a method is: a choice of roles, and how a client's own model comes out of them."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from ..adaptors import Statistics
+from ..adaptors import Adaptor, Statistics, batch_nora_layers
 from ..factored import Mixture
 from ..roles import Roles
 
@@ -17,6 +18,28 @@ ROUTER = "router_logits"
 def trainable(model: nn.Module) -> dict[str, Tensor]:
     """The parameters that a federation trains; frozen ones stay where they are, in the model."""
     return {name: tensor for name, tensor in model.named_parameters() if tensor.requires_grad}
+
+
+def own_statistics(model: nn.Module, plan: Mapping[str, Adaptor], num_clients: int) -> dict[str, Tensor]:
+    """For each batch norm under Batch-NorA the statistics that every client starts with, each (K, d)."""
+    return {
+        f"{layer}.{own}".lstrip("."): model.get_buffer(f"{layer}.{running}".lstrip(".")).expand(
+            num_clients, -1
+        )
+        for layer in batch_nora_layers(plan)
+        for own, running in (("local_mean", "running_mean"), ("local_variance", "running_var"))
+    }
+
+
+def local_statistics(plan: Mapping[str, Adaptor], client: Roles) -> dict[str, Statistics]:
+    """Those of one client, by the name of each layer's gamma."""
+    names = [f"{layer}.".lstrip(".") for layer in batch_nora_layers(plan)]
+    return {
+        f"{layer}weight": Statistics(
+            client.private[f"{layer}local_mean"], client.private[f"{layer}local_variance"]
+        )
+        for layer in names
+    }
 
 
 class Method(ABC):
@@ -67,7 +90,7 @@ class Method(ABC):
     def precondition(self, client: Roles, gradients: Roles) -> Roles:
         """The gradients that a local step takes, made from those of the loss.
 
-        Clusters do not mix here: clustered tensors of several clients may come as one, (k C, ...).
+        Like `parts` it also serves a stack of clients.
         """
         return gradients
 

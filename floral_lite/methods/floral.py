@@ -15,7 +15,7 @@ from ..precondition import precondition
 from ..roles import Roles
 from ..router import Router, one_hot_logits, uniform_logits
 from ..seeds import stream
-from .base import ROUTER, Method, trainable
+from .base import ROUTER, Method, local_statistics, own_statistics, trainable
 
 Routing = Literal["learned", "optimal"]
 
@@ -77,11 +77,7 @@ class FLoRAL(Method):
             logits = one_hot_logits(clusters, self.num_clusters)
         else:
             logits = uniform_logits(len(clusters), self.num_clusters)
-        private = {ROUTER: logits}
-        for layer in adaptors.batch_nora_layers(self.plan):
-            for ours, running in (("local_mean", "running_mean"), ("local_variance", "running_var")):
-                statistic = self.model.get_buffer(f"{layer}.{running}".lstrip("."))
-                private[f"{layer}.{ours}".lstrip(".")] = statistic.expand(len(clusters), -1)
+        private = {ROUTER: logits} | own_statistics(self.model, self.plan, len(clusters))
         roles = Roles(trainable(self.model), clustered, private)
         return roles.map(lambda tensor: tensor.to(next(self.model.parameters()).dtype))
 
@@ -97,12 +93,7 @@ class FLoRAL(Method):
 
     def local_statistics(self, client: Roles) -> dict[str, Statistics]:
         """Those that the client keeps for its Batch-NorA adaptors."""
-        return {
-            f"{layer}.weight".lstrip("."): Statistics(
-                *(client.private[f"{layer}.{name}".lstrip(".")] for name in ("local_mean", "local_variance"))
-            )
-            for layer in adaptors.batch_nora_layers(self.plan)
-        }
+        return local_statistics(self.plan, client)
 
     def draw(self, num_steps: int, generator: torch.Generator) -> Tensor | None:
         """The router's noise."""

@@ -1,0 +1,92 @@
+"""Ensemble: C whole models, and a private router that mixes their weights."""
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor, nn
+
+from ..adaptors import check_num_clusters
+from ..errors import require
+from ..factored import Mixture
+from ..models import reinitialised
+from ..roles import Roles
+from ..router import Router, one_hot_logits, uniform_logits
+from .base import ROUTER, Method, trainable
+
+Routing = Literal["learned", "optimal"]
+
+
+class Ensemble(Method):
+    """The whole model is clustered, the router is private; nothing is shared.
+
+    The paper's (FML) mixes the models' weights, which is what is done here; the authors' code mixes
+    their outputs.
+
+    Args:
+        model: the first of the C models; the others have the same layers and first parameters of
+            their own, since models that start alike stay alike.
+        num_clusters: C >= 1.
+        routing: "learned" or "optimal", as for FLoRAL.
+        router: temperature, floor, noise and entropy of the routers, as a Router or by name; the
+            paper's if None.
+
+    Raises:
+        InputError: an argument is out of range.
+
+    Source: section 'Experiments', 'Ensemble'; objective (FML).
+    """
+
+    name = "ensemble"
+
+    def __init__(
+        self,
+        model: nn.Module,
+        num_clusters: int = 4,
+        routing: Routing = "learned",
+        router: Router | Mapping[str, float] | None = None,
+    ) -> None:
+        """Keep the choices."""
+        require(routing in get_args(Routing), f"routing is {routing!r}; it is 'learned' or 'optimal'")
+        check_num_clusters(num_clusters)
+        self.model = model
+        self.num_clusters = num_clusters
+        self.routing = routing
+        self.router = Router(**router) if isinstance(router, Mapping) else router or Router()
+
+    def initialise(self, clusters: Tensor, seed: int) -> Roles:
+        """C models, and routers uniform or one-hot."""
+        models = [self.model, *(reinitialised(self.model, seed, c) for c in range(1, self.num_clusters))]
+        copies = [trainable(model) for model in models]
+        clustered = {name: torch.stack([copy[name].detach() for copy in copies]) for name in copies[0]}
+        if self.routing == "optimal":
+            logits = one_hot_logits(clusters, self.num_clusters)
+        else:
+            logits = uniform_logits(len(clusters), self.num_clusters)
+        return Roles({}, clustered, {ROUTER: logits.to(next(iter(clustered.values())))})
+
+    def parts(self, client: Roles, draws: Tensor | None = None) -> dict[str, Tensor | Mixture]:
+        """w^k = sum_c pi_c^k w_c."""
+        mixture = self.router.mixture(client.private[ROUTER], draws)
+        parts: dict[str, Tensor | Mixture] = {}
+        for name, models in client.clustered.items():
+            weights = mixture.reshape(*mixture.shape, *[1] * (models.dim() - mixture.dim()))
+            parts[name] = (weights * models).sum(dim=mixture.dim() - 1)
+        return parts
+
+    def draw(self, num_steps: int, generator: torch.Generator) -> Tensor | None:
+        """The router's noise."""
+        return torch.rand(num_steps, self.num_clusters, generator=generator) if self.router.noise else None
+
+    def penalty(self, private: dict[str, Tensor]) -> Tensor:
+        """-lambda H(pi^k)."""
+        return self.router.penalty(private[ROUTER])
+
+    def mixture(self, private: dict[str, Tensor]) -> Tensor:
+        """pi^k = softmax(theta^k)."""
+        return self.router.mixture(private[ROUTER])
+
+    def options(self) -> dict[str, object]:
+        """C, routing, and the router's own choices."""
+        return {"num_clusters": self.num_clusters, "routing": self.routing, "router": asdict(self.router)}

@@ -1,0 +1,85 @@
+"""Local Adaptor: a shared base, and an adaptor of each client's own that is never sent."""
+
+from dataclasses import asdict
+
+from torch import Tensor, nn
+
+from .. import adaptors
+from ..adaptors import Convolution, Initialisation, Norms, Options, Statistics
+from ..factored import Mixture
+from ..precondition import precondition
+from ..roles import Roles
+from ..seeds import stream
+from .base import Method, local_statistics, own_statistics, trainable
+
+
+class LocalAdaptor(Method):
+    """The base is shared, the adaptors are private: FLoRAL without collaboration on the adaptors.
+
+    Args:
+        model: the base model u.
+        rank: of every low-rank adaptor; give this or the budget.
+        budget: rho in (0, 1]; 0.01 if neither is given.
+        init, convolution, biases, norms: what the adaptors are, see Options.
+        precondition: precondition the adaptors' gradients, with epsilon = 1e-5.
+
+    Raises:
+        InputError: an argument is out of range, or the model has nothing to adapt.
+
+    Source: section 'Experiments', 'Local Adaptor'; objective (PFL).
+    """
+
+    name = "local-adaptor"
+
+    def __init__(
+        self,
+        model: nn.Module,
+        rank: int | None = None,
+        budget: float | None = None,
+        init: Initialisation = "paper",
+        convolution: Convolution = "balanced",
+        biases: bool = True,
+        norms: Norms = "affine",
+        precondition: bool = True,
+    ) -> None:
+        """Plan the adaptors on the model."""
+        if rank is None and budget is None:
+            budget = 0.01
+        self.model = model
+        self.preconditioned = precondition
+        self.adaptor_options = Options(rank, budget, init, convolution, biases, norms)
+        self.plan = adaptors.plan(model, self.adaptor_options)
+
+    def initialise(self, clusters: Tensor, seed: int) -> Roles:
+        """The base as it is, and for each client an adaptor that adds nothing."""
+        shared = trainable(self.model)
+        own = adaptors.initialise(self.plan, 1, stream(seed, "adaptors"))
+        precision = next(self.model.parameters()).dtype
+        private = {
+            name: tensor.to(precision).expand(len(clusters), *tensor.shape) for name, tensor in own.items()
+        }
+        return Roles(shared, {}, private | own_statistics(self.model, self.plan, len(clusters)))
+
+    def parts(self, client: Roles, draws: Tensor | None = None) -> dict[str, Tensor | Mixture]:
+        """w^k = u + a^k: a mixture of one."""
+        parts: dict[str, Tensor | Mixture] = dict(client.shared)
+        for name, adaptor in self.plan.items():
+            factors = adaptors.factors_of(name, adaptor, client.private)
+            (some, shape), *_ = ((factors[factor], shape) for factor, shape in adaptor.shapes.items())
+            mixture = some.new_ones(some.shape[: -len(shape)])
+            parts[name] = Mixture(client.shared[name], adaptor, factors, mixture)
+        return parts
+
+    def local_statistics(self, client: Roles) -> dict[str, Statistics]:
+        """Those that the client keeps for its Batch-NorA adaptors."""
+        return local_statistics(self.plan, client)
+
+    def precondition(self, client: Roles, gradients: Roles) -> Roles:
+        """Those of the adaptors preconditioned."""
+        if not self.preconditioned:
+            return gradients
+        return gradients._replace(private=precondition(self.plan, client.private, gradients.private))
+
+    def options(self) -> dict[str, object]:
+        """The choices about adaptors."""
+        return {**asdict(self.adaptor_options), "precondition": self.preconditioned}

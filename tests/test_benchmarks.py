@@ -1,0 +1,282 @@
+"""The benchmarks on tiny sizes: what they count, what the naive loop computes, and that each one runs."""
+
+import copy
+import doctest
+import importlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from floral_lite import Floral, Settings, Task, methods
+from floral_lite.federation import federated_rounds
+from floral_lite.federation.draws import batches, draw
+from floral_lite.federation.loop import sample_clients
+from floral_lite.methods import ROUTER
+from floral_lite.seeds import stream
+
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+
+
+@pytest.fixture
+def benchmark(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Imports a benchmark by its file's name, with its neighbours as it has them when it is run."""
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+
+    def load(name: str) -> ModuleType:
+        return importlib.import_module(name)
+
+    return load
+
+
+def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    """A benchmark as from a shell."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    script, *options = map(str, arguments)
+    command = [sys.executable, str(BENCHMARKS / script), *options]
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+
+
+def test_the_package_loads_nothing_that_only_tables_figures_and_the_command_line_need() -> None:
+    code = "import sys, floral_lite; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    heavy = {"pandas", "matplotlib", "seaborn", "ipywidgets", "typer", "sklearn", "torchvision"}
+    # the compiler takes as long to load as torch itself
+    assert not (heavy | {"torch._dynamo", "sympy"}) & set(loaded.stdout.split())
+
+
+def batches_of(task: Task, method: methods.Method, sampled: list[int], number: int) -> list[list[Tensor]]:
+    """The batches that the loop takes in a round, client by client."""
+    settings = task.settings
+    orders = [
+        draw(task, method, len(task.train[client]), settings, 0, number, client).order for client in sampled
+    ]
+    return [batches(order, settings.batch_size) for order in orders]
+
+
+def test_naive_fedavg_is_the_loop(benchmark: Any, ragged_task: Task) -> None:
+    method, model = methods.FedAvg(ragged_task.model), copy.deepcopy(ragged_task.model)
+    settings = ragged_task.settings
+    for number, federation in enumerate(federated_rounds(ragged_task, method, settings, engine="loop"), 1):
+        sampled = sample_clients(5, settings.participation, stream(0, "clients", number))
+        taken = batches_of(ragged_task, method, sampled, number)
+        benchmark("naive").fedavg_round(model, ragged_task, settings, sampled, taken)
+        torch.testing.assert_close(dict(model.state_dict()), federation.state.shared)
+
+
+def test_naive_floral_is_the_loop(benchmark: Any, ragged_task: Task) -> None:
+    method = methods.FLoRAL(ragged_task.model, num_clusters=3, rank=2)
+    state = method.initialise(ragged_task.clusters, seed=0)
+    model = Floral(copy.deepcopy(ragged_task.model), num_clusters=3, rank=2)
+    with torch.no_grad():
+        for name, tensor in model.clustered().items():
+            tensor.copy_(state.clustered[name])
+    routers = state.private[ROUTER].clone()
+    settings = ragged_task.settings
+    for number, federation in enumerate(federated_rounds(ragged_task, method, settings, engine="loop"), 1):
+        sampled = sample_clients(5, settings.participation, stream(0, "clients", number))
+        taken = batches_of(ragged_task, method, sampled, number)
+        benchmark("naive").mixture_round(model, routers, ragged_task, settings, sampled, taken)
+        after = federation.state
+        torch.testing.assert_close(dict(model.base.state_dict()), after.shared)
+        torch.testing.assert_close({k: t.detach() for k, t in model.clustered().items()}, after.clustered)
+        torch.testing.assert_close(routers, after.private[ROUTER])
+    assert (routers != 0).any()
+    assert (after.clustered["2.weight.U"][0] != after.clustered["2.weight.U"][1]).any()
+
+
+def test_naive_ensemble_of_equal_models_starts_as_the_model_and_averages_each_copy(
+    benchmark: Any, ragged_task: Task
+) -> None:
+    naive = benchmark("naive")
+    model = naive.Ensemble(ragged_task.model, 2)
+    inputs = ragged_task.train[0].inputs
+    torch.testing.assert_close(model(inputs), ragged_task.model(inputs))
+    routers = torch.tensor([[-torch.inf, 0.0]] * 5).double()
+    settings = ragged_task.settings
+    naive.mixture_round(model, routers, ragged_task, settings, [0], [[torch.arange(7)]])
+    # one client, with all of its weight on the second copy: only that one takes a step
+    loss = functional.cross_entropy(ragged_task.model(inputs), ragged_task.train[0].targets)
+    gradients = torch.autograd.grad(loss, list(ragged_task.model.parameters()))
+    for old, gradient, new in zip(
+        ragged_task.model.parameters(), gradients, model.models[1].parameters(), strict=True
+    ):
+        torch.testing.assert_close(new, old - settings.learning_rate * gradient)
+
+
+def test_flops_of_a_known_net_exactly_by_hand(benchmark: Any) -> None:
+    floor = benchmark("floor")
+    net = nn.Sequential(
+        *[nn.Conv2d(3, 8, 3, stride=2, padding=1), nn.ReLU(), nn.Conv2d(8, 6, 3, groups=2)],
+        *[nn.Flatten(), nn.Linear(24, 5)],
+    )
+    made = {product.name: product.flops for product in floor.products(net, (3, 8, 8), num_samples=7)}
+    # outputs (8, 4, 4) from 3 * 3 * 3 inputs each, (6, 2, 2) from 4 * 3 * 3 each, 5 from 24 each
+    first, second, third = 8 * 16 * 27, 6 * 4 * 36, 24 * 5
+    assert made == {
+        **{f"0 {name}": 2 * 7 * first for name in ("forward", "weight gradient")},
+        **{f"2 {name}": 2 * 7 * second for name in ("forward", "weight gradient", "input gradient")},
+        **{f"4 {name}": 2 * 7 * third for name in ("forward", "weight gradient", "input gradient")},
+    }
+
+
+def test_the_products_of_the_floor_are_those_of_backward(benchmark: Any) -> None:
+    net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(8, 3))
+    calls: dict[str, list[tuple[int, ...]]] = {}
+    for product in benchmark("floor").products(net, (1, 4, 4), num_samples=5, chunk=2):
+        with torch.profiler.profile(record_shapes=True) as profiled:
+            product.run()
+        calls[product.name] = [
+            tuple(map(tuple, event.input_shapes[:2]))
+            for event in profiled.events()
+            if event.name in ("aten::mm", "aten::conv2d", "aten::convolution_backward")
+        ]
+    images = [((2, 1, 4, 4), (2, 1, 3, 3)), ((2, 1, 4, 4), (2, 1, 3, 3)), ((1, 1, 4, 4), (2, 1, 3, 3))]
+    upstream = [((2, 2, 2, 2), (2, 1, 4, 4)), ((2, 2, 2, 2), (2, 1, 4, 4)), ((1, 2, 2, 2), (1, 1, 4, 4))]
+    assert calls == {
+        "0 forward": images,
+        "0 weight gradient": upstream,
+        "2 forward": [((5, 8), (8, 3))],
+        "2 weight gradient": [((3, 5), (5, 8))],
+        "2 input gradient": [((5, 3), (3, 8))],
+    }
+
+
+def test_ratios_are_taken_within_repeats_and_a_record_says_where_it_comes_from(
+    benchmark: Any, tmp_path: Path
+) -> None:
+    measure = benchmark("measure")
+    order: list[str] = []
+    times = measure.interleaved({name: lambda name=name: order.append(name) for name in "abc"}, repeats=2)
+    assert order == list("abcabc")
+    assert {name: len(values) for name, values in times.items()} == dict.fromkeys("abc", 2)
+    # the quotient of the medians would be 1
+    assert measure.ratio([1.0, 5.0, 5.0], [5.0, 1.0, 5.0]) == 1.0
+    assert measure.ratio([2.0, 8.0, 9.0], [1.0, 2.0, 9.0]) == 2.0
+    content = json.loads(measure.save("name", [1], tmp_path, device="cpu").read_text())
+    assert content["results"] == [1]
+    assert content["machine"].keys() >= {"cpu", "threads", "torch", "commit", "command", "device"}
+    assert all(content["machine"].values())
+
+
+def tiny_task(benchmark: Any) -> Task:
+    """Two of four clients a round, six samples each, in the shape of MNIST."""
+    task: Task = benchmark("shapes").mnist(4, 6, num_test=1, num_hidden=5, participation=0.5, batch_size=4)
+    return task
+
+
+def test_rounds_times_everyone_on_every_method(benchmark: Any) -> None:
+    rounds = benchmark("rounds")
+    records = rounds.measure_all({"tiny": tiny_task(benchmark)}, repeats=2)
+    assert [record["method"] for record in records] == ["FedAvg", "FLoRAL 1%", "FLoRAL 10%", "Ensemble"]
+    ratios = {"naive / engine", "loop / engine", "engine / floor"}
+    for record in records:
+        known = rounds.METHODS[record["method"]][0] in methods.METHODS
+        everyone = {"naive", "engine", "loop", "floor"} if known else {"naive", "floor"}
+        assert record["seconds"].keys() == record["median"].keys() == everyone
+        assert all(len(times) == 2 and min(times) > 0 for times in record["seconds"].values())
+        assert record["ratios"].keys() == (ratios if known else set())
+    printed = rounds.table(records)
+    assert len(printed) == 4
+    assert {"task", "method", "naive (ms)", "floor (ms)", "engine / floor"} <= set(printed)
+
+
+def test_imports_times_both(benchmark: Any) -> None:
+    results = benchmark("imports").measure_imports("json", "csv", repeats=2)
+    differences = [
+        first - second
+        for first, second in zip(results["seconds"]["json"], results["seconds"]["csv"], strict=True)
+    ]
+    assert results["median_difference"] == sum(differences) / 2
+
+
+def test_growth_measures_a_case_with_what_it_says(benchmark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    growth = benchmark("growth")
+    trained: list[tuple[Task, methods.FLoRAL, Settings]] = []
+
+    def spied(*given: Any, engine: Any) -> Any:
+        trained.append(given)
+        return federated_rounds(*given, engine=engine)
+
+    monkeypatch.setattr(growth, "federated_rounds", spied)
+    assert growth.SWEEPS.keys() == growth.USUAL.keys()
+    case = {"clients": 2, "clusters": 3, "rank": 4, "batch": 5, "hidden": 6}
+    result = growth.measure(**case, num_clients=4, num_samples=7, repeats=2)
+    assert len(result["seconds"]) == 2
+    assert min(result["seconds"]) > 0
+    assert 0 <= result["bytes"] < 2**30
+    ((task, method, settings),) = trained
+    assert len(sample_clients(4, settings.participation, stream(0))) == 2
+    assert (method.num_clusters, method.adaptor_options.rank, settings.batch_size) == (3, 4, 5)
+    assert [tuple(parameter.shape) for parameter in task.model.parameters()][:2] == [(6, 784), (6,)]
+
+
+def test_growth_measures_a_case_in_a_process_of_its_own(benchmark: Any) -> None:
+    growth = benchmark("growth")
+    case = {**growth.USUAL, "clients": 2, "hidden": 5, "num_clients": 4, "num_samples": 6}
+    result = growth.in_a_process(case, engine="loop", repeats=1, threads=1)
+    assert result.keys() == {"seconds", "median", "bytes"}
+    with pytest.raises(RuntimeError, match="engine is 'none'"):
+        growth.in_a_process(case, engine="none", repeats=1, threads=1)
+
+
+def test_gpu_runs_dry_without_one(benchmark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = benchmark("gpu")
+    monkeypatch.setattr(gpu, "tasks", lambda share: {"tiny": (tiny_task(benchmark), 2)})
+    gpu.main(device="cpu", rounds=3, cifar_rounds=2, out=tmp_path)
+    results = json.loads((tmp_path / "gpu.json").read_text())["results"]
+    assert results["flops_a_second_of_products"] > 0
+    record = results["tiny"]
+    assert (record["rounds"], record["samples_a_client"]) == (2, 6)
+    # two clients of six samples; 784 x 5 without its input gradient, 5 x 10
+    assert record["flops_a_round"] == 2 * 6 * 2 * (2 * 784 * 5 + 3 * 5 * 10)
+    assert record["seconds"] > record["seconds_of_training"] > 0
+    rate = 2 * record["flops_a_round"] / record["seconds_of_training"]
+    assert record["share_of_the_rate"] == pytest.approx(rate / results["flops_a_second_of_products"])
+    assert record["profile"]["seconds"] > 0
+    assert any("aten::" in line for line in record["table"])
+
+
+def test_gpu_has_a_share_of_the_papers_samples(benchmark: Any) -> None:
+    sizes = {
+        name: (task.num_clients, len(task.train[0]), len(task.test[0]), num_clusters)
+        for name, (task, num_clusters) in benchmark("gpu").tasks(0.02).items()
+    }
+    assert sizes == {"mnist": (300, 4, 1, 4), "cifar10": (20, 50, 10, 4), "cifar100": (100, 10, 2, 10)}
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="asks what happens without a GPU")
+def test_gpu_says_what_it_needs() -> None:
+    done = run("gpu.py")
+    assert done.returncode == 1
+    assert "--device cpu" in done.stdout
+    assert not done.stderr
+
+
+def test_the_shapes_are_the_papers(benchmark: Any) -> None:
+    shapes = benchmark("shapes")
+    for task, sampled, image in (
+        (shapes.mnist(num_samples=2), 30, (1, 28, 28)),
+        (shapes.cifar10(num_samples=2), 20, (3, 32, 32)),
+        (shapes.cifar100(num_samples=2), 50, (3, 32, 32)),
+    ):
+        assert round(task.settings.participation * task.num_clients) == sampled
+        assert task.train[0].inputs.shape == (2, *image)
+    pixels = shapes.shards(2, 50, (3, 4, 4), num_labels=10, seed=0)[0].inputs
+    assert torch.equal((pixels * 255).round() / 255, pixels)
+    assert 0 <= pixels.min() < pixels.max() <= 1
+
+
+@pytest.mark.parametrize("name", ["floor", "growth", "measure"])
+def test_the_examples_are_true(benchmark: Any, name: str) -> None:
+    failed, tried = doctest.testmod(benchmark(name))
+    assert tried > 0
+    assert failed == 0
