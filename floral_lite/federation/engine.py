@@ -6,6 +6,7 @@ it is only arranged differently, and both give the same numbers to rounding.
 """
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -20,6 +21,7 @@ from .forward import forward
 from .local import Score
 from .memory import Memory
 from .plan import Job, Member, Plan, fetch, stack
+from .recording import Step, Steps
 from .settings import Settings
 from .shards import size
 from .stacked import Layers, chain, stacked_forward, stacked_step
@@ -30,7 +32,7 @@ TEST_ROWS = 256
 
 
 def federated_round(
-    members: Sequence[Member], settings: Settings, number: int, memory: Memory
+    members: Sequence[Member], settings: Settings, number: int, memory: Memory, steps: Steps
 ) -> list[tuple[Roles, dict[int, float]]]:
     """One communication round of every run of a stack; see `loop.federated_round`.
 
@@ -39,6 +41,7 @@ def federated_round(
         settings: how to train.
         number: 1, 2, ...: the round.
         memory: how many clients fit side by side.
+        steps: runs the local steps.
 
     Returns:
         For each run the average that the server makes, and each sampled client's training loss.
@@ -55,10 +58,10 @@ def federated_round(
         Sums(member.state, sum(job.num_samples for job in jobs if job.member == index))
         for index, member in enumerate(members)
     ]
-    losses: list[dict[int, float]] = [{} for _ in members]
+    losses: dict[Job, Tensor] = {}
     for chunk in chunks(members[0], jobs, settings, memory):
-        trained, chunk_losses = train_together(members, chunk, settings, number)
-        told = chunk_losses.tolist()
+        trained, chunk_losses = train_together(members, chunk, settings, number, steps)
+        losses |= zip(chunk, chunk_losses.unbind(), strict=True)
         for index, member in enumerate(members):
             mine = [place for place, job in enumerate(chunk) if job.member == index]
             if mine:
@@ -66,8 +69,12 @@ def federated_round(
                 num_samples = torch.tensor([float(chunk[place].num_samples) for place in mine])
                 mixture = member.method.mixtures(own.private, len(mine))
                 sums[index].add([chunk[place].client for place in mine], own, num_samples, mixture)
-                losses[index].update({chunk[place].client: told[place] for place in mine})
-    return [(total.average(), dict(sorted(of.items()))) for total, of in zip(sums, losses, strict=True)]
+    # the first time that the host waits for the device
+    told = dict(zip(losses, torch.stack(list(losses.values())).tolist(), strict=True))
+    return [
+        (total.average(), {job.client: told[job] for job in jobs if job.member == index})
+        for index, total in enumerate(sums)
+    ]
 
 
 def chunks(member: Member, jobs: list[Job], settings: Settings, memory: Memory) -> Iterator[list[Job]]:
@@ -89,7 +96,7 @@ def chunks(member: Member, jobs: list[Job], settings: Settings, memory: Memory) 
 
 
 def train_together(
-    members: Sequence[Member], jobs: Sequence[Job], settings: Settings, number: int
+    members: Sequence[Member], jobs: Sequence[Job], settings: Settings, number: int, steps: Steps
 ) -> tuple[Roles, Tensor]:
     """The local training of a stack of clients.
 
@@ -98,6 +105,7 @@ def train_together(
         jobs: the clients, the largest first.
         settings: how to train.
         number: the round.
+        steps: runs the local steps.
 
     Returns:
         Their trained parameters, each with an axis of clients in front, and their training losses,
@@ -109,16 +117,16 @@ def train_together(
     client = stack(members, jobs, settings.stateful).map(torch.clone)
     client = client._replace(clustered={name: side_by_side(t) for name, t in client.clustered.items()})
     velocity = client.map(torch.zeros_like) if settings.momentum else Roles({}, {}, {})
-    total = torch.zeros(len(jobs), device=members[0].task.clusters.device)
+    client, velocity = steps.place(client, velocity)
+    step: Step = partial(vmapped_step, task, method, settings)
+    if layers is not None:
+        step = partial(stacked_step, task, method, layers, settings)
     plan = Plan(members, jobs, settings, number)
+    total = torch.zeros(len(jobs), device=client.tensors()[0].device)
     for batch in plan.batches():
         active = len(batch.inputs)
-        some, moving = client.at(slice(active)), velocity.at(slice(active))
-        if layers is None:
-            losses = vmapped_step(task, method, settings, some, moving, batch)
-        else:
-            losses = stacked_step(task, method, layers, settings, some, moving, batch)
-        total = total.to(losses)
+        losses = steps.run(step, client.at(slice(active)), velocity.at(slice(active)), batch)
+        total = total.to(losses.dtype)
         total[:active] += losses
     return client, total / torch.tensor(plan.num_steps).to(total)
 

@@ -17,7 +17,9 @@ from .forward import running_statistics
 from .history import History, Round
 from .memory import Memory
 from .plan import Member
+from .precision import arithmetic
 from .record import add_scores, check_same_run, new_history, train_loss
+from .recording import Steps, record_on_cuda
 from .server import Moments, first_moments, server_step
 from .settings import Settings
 from .task import Task
@@ -150,17 +152,19 @@ def stacked_rounds(
         ]
         yield federations
     memory = Memory(max_memory, place)
+    steps = Steps(record_on_cuda if place.type == "cuda" else None)
     for number in range(len(federations[0].history.rounds) + 1, settings.rounds + 1):
         begin = time.perf_counter()
         members = [
             Member(run.task, run.method, federation.state, first, run.seed)
             for run, federation, first in zip(runs, federations, firsts, strict=True)
         ]
-        with torch.random.fork_rng(devices=[place] if place.type == "cuda" else []):
+        generators = torch.random.fork_rng(devices=[place] if place.type == "cuda" else [])
+        with generators, arithmetic(settings.precision, place):
             # layers that draw by themselves, other than dropout, draw from torch's own generator
             torch.manual_seed(stream(runs[0].seed, "layers", number).initial_seed())
             if engine == "fast":
-                results = fast.federated_round(members, settings, number, memory)
+                results = fast.federated_round(members, settings, number, memory, steps)
             else:
                 results = [
                     loop.federated_round(*member[:4], settings, member.seed, number) for member in members
@@ -178,10 +182,11 @@ def stacked_rounds(
                 member._replace(state=federation.state)
                 for member, federation in zip(members, federations, strict=True)
             ]
-            if engine == "fast":
-                scores = fast.evaluate_clients(members, memory)
-            else:
-                scores = [loop.evaluate_clients(*member[:3]) for member in members]
+            with arithmetic(settings.precision, place):
+                if engine == "fast":
+                    scores = fast.evaluate_clients(members, memory)
+                else:
+                    scores = [loop.evaluate_clients(*member[:3]) for member in members]
             for entry, member, of_run in zip(entries, members, scores, strict=True):
                 add_scores(entry, *member[:3], of_run, settings)
         for federation, entry in zip(federations, entries, strict=True):

@@ -7,6 +7,7 @@ from ..errors import require, unknown
 
 ServerOptimizer = Literal["sgd", "adam"]
 Statistics = Literal["local", "averaged"]
+Precision = Literal["float32", "tf32", "bfloat16"]
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,8 @@ class Settings:
         server_momentum: of the server's SGD, in [0, 1).
         statistics: batch norms' running statistics stay with each client ("local") or are averaged
             like shared parameters ("averaged").
+        precision: of products and convolutions: "float32" is the model's own; "tf32" (on newer NVIDIA
+            GPUs) and "bfloat16" are faster and rounder.
         stateful: clients keep their private parameters between rounds; if False they
             start every round from the first ones (the router from uniform), and what they
             learned last is used for evaluation only.
@@ -54,6 +57,7 @@ class Settings:
     server_learning_rate: float = 1.0
     server_momentum: float = 0.0
     statistics: Statistics = "local"
+    precision: Precision = "float32"
     stateful: bool = True
     evaluate_every: int = 10
 
@@ -75,7 +79,11 @@ class Settings:
         for name in ("momentum", "server_momentum"):
             value = getattr(self, name)
             require(0 <= value < 1, f"{name} is {value}; it must be in [0, 1): try 0.9")
-        for name, choices in (("server_optimizer", ServerOptimizer), ("statistics", Statistics)):
+        for name, choices in (
+            ("server_optimizer", ServerOptimizer),
+            ("statistics", Statistics),
+            ("precision", Precision),
+        ):
             value = getattr(self, name)
             allowed = " or ".join(map(repr, get_args(choices)))
             require(value in get_args(choices), f"{name} is {value!r}; it is {allowed}")

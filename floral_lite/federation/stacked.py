@@ -67,9 +67,14 @@ class Product(torch.autograd.Function):
         """The gradients of inputs and bias; W has none left to hand on."""
         (inputs,) = ctx.saved_tensors
         rate, decay = ctx.settings.learning_rate, ctx.settings.weight_decay
-        of_inputs = torch.bmm(gradient, ctx.weight) if ctx.needs_input_grad[0] else None
+        weight = ctx.weight.to(gradient.dtype)  # under autocast the products are in bfloat16
+        of_inputs = torch.bmm(gradient, weight) if ctx.needs_input_grad[0] else None
         # W <- (1 - eta lambda) W - eta g^T x
-        ctx.weight.baddbmm_(gradient.mT, inputs, beta=1 - rate * decay, alpha=-rate)
+        if gradient.dtype == ctx.weight.dtype:
+            ctx.weight.baddbmm_(gradient.mT, inputs, beta=1 - rate * decay, alpha=-rate)
+        else:
+            step = torch.bmm(gradient.mT, inputs.to(gradient.dtype))
+            ctx.weight.mul_(1 - rate * decay).sub_(step, alpha=rate)
         return of_inputs, None, gradient.sum(dim=1) if ctx.has_bias else None, None
 
 

@@ -1,0 +1,105 @@
+"""Local steps on a GPU: recorded once as a CUDA graph, then replayed.
+
+A step of a small network is some hundred short kernels, and launching them from Python takes longer
+than running them. A CUDA graph launches all of them at once. It always reads and writes the same
+memory, so the clients' parameters and the batch have fixed places, into which new values are copied.
+"""
+
+import logging
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..roles import Roles
+from .batch import Batch
+
+logger = logging.getLogger(__name__)
+
+# step(client, velocity, batch): a local step in place, which returns the losses
+Step = Callable[[Roles, Roles, Batch], Tensor]
+
+
+class Recorded(NamedTuple):
+    """A step that can be replayed: where it reads its batch, how to run it, where it leaves the losses."""
+
+    batch: Batch
+    replay: Callable[[], Any]
+    losses: Tensor
+
+
+class Steps:
+    """Runs local steps; each kind of step is recorded when it comes first, where that is possible.
+
+    Args:
+        record: makes a step replayable, see `record_on_cuda`; None to run every step as it comes.
+    """
+
+    def __init__(self, record: Callable[[Step, Roles, Roles, Batch], Recorded] | None) -> None:
+        self.record = record
+        self._places: dict[tuple[Any, ...], tuple[Roles, Roles]] = {}
+        self._recorded: dict[tuple[Any, ...], Recorded] = {}
+
+    def place(self, client: Roles, velocity: Roles) -> tuple[Roles, Roles]:
+        """The same values where recorded steps find them: a stack of the same shape has the same place."""
+        if self.record is None:
+            return client, velocity
+        place = self._places.setdefault(_shapes([*client.tensors(), *velocity.tensors()]), (client, velocity))
+        for fixed, given in zip(place, (client, velocity), strict=True):
+            _copy(fixed, given)
+        return place
+
+    def run(self, step: Step, client: Roles, velocity: Roles, batch: Batch) -> Tensor:
+        """A local step of a stack of clients that `place` returned, or of the first ones of it."""
+        if self.record is None:
+            return step(client, velocity, batch)
+        key = (
+            client.tensors()[0].data_ptr(),
+            *_shapes([*client.tensors(), *(tensor for tensor in batch if tensor is not None)]),
+        )
+        if key not in self._recorded:
+            try:
+                self._recorded[key] = self.record(step, client, velocity, batch)
+            except RuntimeError as error:
+                logger.warning("local steps are not recorded as a CUDA graph, they run one by one: %s", error)
+                self.record = None
+                return step(client, velocity, batch)
+        recorded = self._recorded[key]
+        for fixed, given in zip(recorded.batch, batch, strict=True):
+            if fixed is not None and given is not None:
+                fixed.copy_(given)
+        recorded.replay()
+        return recorded.losses
+
+
+def record_on_cuda(step: Step, client: Roles, velocity: Roles, batch: Batch) -> Recorded:
+    """Record a step as a CUDA graph; the parameters are as before afterwards."""
+    given = {name: tensor for name, tensor in batch._asdict().items() if tensor is not None}
+    fixed = batch._replace(**{name: tensor.clone() for name, tensor in given.items()})
+    before = client.map(torch.clone), velocity.map(torch.clone)
+    # libraries set themselves up on first use, which cannot be recorded
+    aside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    aside.wait_stream(torch.cuda.current_stream())
+    try:
+        with torch.cuda.stream(aside):
+            for _ in range(3):
+                step(client, velocity, fixed)
+        torch.cuda.current_stream().wait_stream(aside)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            losses = step(client, velocity, fixed)
+    finally:
+        for parameters, values in zip((client, velocity), before, strict=True):
+            _copy(parameters, values)
+    return Recorded(fixed, graph.replay, losses)
+
+
+def _shapes(tensors: list[Tensor]) -> tuple[Any, ...]:
+    return tuple((tuple(tensor.shape), tensor.dtype) for tensor in tensors)
+
+
+def _copy(to: Roles, given: Roles) -> None:
+    for tensor, values in zip(to.tensors(), given.tensors(), strict=True):
+        if tensor is not values:
+            tensor.copy_(values)
