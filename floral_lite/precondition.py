@@ -98,7 +98,7 @@ def preconditioner(model: Floral, epsilon: float = 1e-5) -> Callable[[torch.opti
 def _gram(factor: Tensor, epsilon: float) -> Tensor:
     """V^T V + eps I of factors (..., n, R), in double precision: in single, eps is lost beside a large V."""
     precision = torch.float32 if factor.device.type == "mps" else torch.float64
-    factor = factor.to(precision, memory_format=torch.contiguous_format)
+    factor = factor.contiguous().to(precision)
     identity = torch.eye(factor.shape[-1], dtype=precision, device=factor.device)
     return factor.mT @ factor + epsilon * identity
 
@@ -107,8 +107,10 @@ def _by_matrix(gradient: Tensor, other: Tensor, epsilon: float) -> Tensor:
     """The preconditioner of matrices, shapes (..., m, R) and (..., n, R)."""
     # G_U <- G_U (V^T V + eps I)^-1; inv_ex does not wait for the device
     gram = _gram(other, epsilon)
+    if gram.shape[-1] == 1:  # a number
+        return (gradient / gram).to(gradient)
     inverse: Tensor = torch.linalg.inv_ex(gram).inverse
-    return (gradient.to(gram.dtype, memory_format=torch.contiguous_format) @ inverse).to(gradient)
+    return (gradient.contiguous().to(gram) @ inverse).to(gradient)
 
 
 def _by_norm(gradient: Tensor, other: Tensor, epsilon: float) -> Tensor:

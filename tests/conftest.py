@@ -1,5 +1,7 @@
 """What the tests of the core share: one small federation of ragged clients in double precision."""
 
+from typing import get_args
+
 import pytest
 import torch
 from hypothesis import settings as hypothesis_settings
@@ -7,6 +9,7 @@ from torch import nn
 from torch.nn import functional
 
 from floral_lite import Settings, Shard, Task
+from floral_lite.federation import Engine
 from floral_lite.models import seeded
 
 hypothesis_settings.register_profile("same-every-time", deadline=None, derandomize=True, max_examples=40)
@@ -18,6 +21,13 @@ torch.set_num_threads(1)  # the matrices are tiny: threads would only wait for e
 def same_global_generator() -> None:
     """Models that a test builds start from the same parameters whenever it runs."""
     torch.manual_seed(0)
+
+
+@pytest.fixture(params=get_args(Engine))
+def engine(request: pytest.FixtureRequest) -> Engine:
+    """Both ways to train: what a run promises it promises of each."""
+    chosen: Engine = request.param
+    return chosen
 
 
 @pytest.fixture
@@ -37,7 +47,12 @@ def ragged_task() -> Task:
         test=[shard(num_samples) for num_samples in (2, 1, 3, 2, 4)],
         clusters=torch.tensor([0, 1, 0, 2, 1]),
         settings=Settings(
-            rounds=3, participation=0.6, batch_size=4, learning_rate=0.3, router_learning_rate=2.0
+            rounds=3,
+            participation=0.6,
+            batch_size=4,
+            learning_rate=0.3,
+            router_learning_rate=2.0,
+            evaluate_every=1,
         ),
         details={},
     )

@@ -13,6 +13,7 @@ from floral_lite.federation import (
     joint_probability,
     mismatch,
 )
+from floral_lite.federation.aggregate import Sums
 from floral_lite.roles import Roles
 
 # Three clients, two clusters, N = 10.
@@ -84,6 +85,37 @@ def test_averages_keep_the_precision_of_the_parameters(precision: torch.dtype) -
     after = aggregate(before, [0, 1], [trained, trained], torch.tensor([1.0, 3.0]), mixture)
     assert {tensor.dtype for tensor in after.tensors()} == {precision}
     torch.testing.assert_close(after.shared["u"], trained.shared["u"])
+
+
+@pytest.mark.parametrize("precision", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("stacks", [[[0, 1, 2]], [[2], [1, 0]], [[1], [2], [0]]], ids=str)
+def test_clients_that_come_in_stacks_have_the_same_average(
+    precision: torch.dtype, stacks: list[list[int]]
+) -> None:
+    """As above: clients 3, 0 and 2 of four, and a cluster in which nobody has weight."""
+    before = state().map(lambda tensor: tensor.to(precision))
+    sampled, num_samples = [3, 0, 2], torch.tensor([5.0, 1.0, 2.0])
+    trained = [
+        sent(u, a, theta).map(lambda tensor: tensor.to(precision))
+        for u, a, theta in ((24, [28, 18, 99], 30), (8, [7, 100, 99], 31), (16, [14, 9, 99], 32))
+    ]
+    mixture = torch.tensor([[0.4, 0.6, 0.0], [1.0, 0.0, 0.0], [0.25, 0.75, 0.0]])
+    sums = Sums(before, num_samples=8)
+    for places in stacks:
+        stacked = trained[0].with_tensors(
+            map(torch.stack, zip(*(trained[place].tensors() for place in places), strict=True))
+        )
+        sums.add([sampled[place] for place in places], stacked, num_samples[places], mixture[places])
+    expected = aggregate(before, sampled, trained, num_samples, mixture)
+    tolerance = {"rtol": 1e-2, "atol": 0} if precision == torch.bfloat16 else {"rtol": 1e-6, "atol": 0}
+    for one, other in zip(sums.average(), expected, strict=True):
+        torch.testing.assert_close(one, other, **tolerance)
+    # bit for bit: the slice of the cluster without weight, what is private, and the old state
+    average = sums.average()
+    assert torch.equal(average.clustered["a.L"][2], before.clustered["a.L"][2])
+    assert torch.equal(average.private["router_logits"], expected.private["router_logits"])
+    for old, untouched in zip(before.tensors(), state().tensors(), strict=True):
+        assert torch.equal(old, untouched.to(precision))
 
 
 def test_the_probabilities_by_hand() -> None:

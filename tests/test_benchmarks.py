@@ -219,11 +219,24 @@ def test_growth_measures_a_case_with_what_it_says(benchmark: Any, monkeypatch: p
     assert [tuple(parameter.shape) for parameter in task.model.parameters()][:2] == [(6, 784), (6,)]
 
 
+def test_growth_sees_memory_come_and_keeps_its_peak(benchmark: Any) -> None:
+    growth = benchmark("growth")
+    before = growth.peak_bytes()
+    # so much that whatever other tests have held before does not hide it
+    held = torch.ones(before // 4 + 2**26)
+    assert growth.peak_bytes() - before >= 2**26
+    peak = growth.peak_bytes()
+    del held
+    # the system counts to a few pages a core
+    assert growth.peak_bytes() > peak - 2**20
+
+
 def test_growth_measures_a_case_in_a_process_of_its_own(benchmark: Any) -> None:
     growth = benchmark("growth")
     case = {**growth.USUAL, "clients": 2, "hidden": 5, "num_clients": 4, "num_samples": 6}
     result = growth.in_a_process(case, engine="loop", repeats=1, threads=1)
     assert result.keys() == {"seconds", "median", "bytes"}
+    assert result["bytes"] > 0
     with pytest.raises(RuntimeError, match="engine is 'none'"):
         growth.in_a_process(case, engine="none", repeats=1, threads=1)
 

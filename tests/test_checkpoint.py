@@ -2,10 +2,12 @@
 
 import copy
 import os
+import random
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -15,8 +17,17 @@ import pytest
 import torch
 from torch import nn
 
-from floral_lite import Federation, History, InputError, Task, methods, tasks, train
-from floral_lite.federation import checkpointed_rounds, federated_rounds, load_checkpoint, save_checkpoint
+from floral_lite import Federation, History, InputError, Task, cli, methods, tasks, train
+from floral_lite.federation import (
+    Engine,
+    Run,
+    Settings,
+    checkpointed_rounds,
+    load_checkpoint,
+    save_checkpoint,
+    stacked_rounds,
+    train_runs,
+)
 from floral_lite.methods import Method
 
 
@@ -27,9 +38,17 @@ def without_seconds(history: History) -> list[Any]:
 def assert_same(one: Federation, other: Federation) -> None:
     """Bit for bit, but for the time that it took."""
     assert without_seconds(one.history) == without_seconds(other.history)
-    for first, second in zip(one.state, other.state, strict=True):
+    assert one.moments.keys() == other.moments.keys()
+    roles = [(one.state, other.state), *((one.moments[name], other.moments[name]) for name in one.moments)]
+    for first, second in (pair for ours, theirs in roles for pair in zip(ours, theirs, strict=True)):
         assert first.keys() == second.keys()
         assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def assert_all_same(some: Sequence[Federation] | None, others: Sequence[Federation]) -> None:
+    assert some is not None
+    for one, other in zip(some, others, strict=True):
+        assert_same(one, other)
 
 
 def make(name: str, task: Task) -> Method:
@@ -38,26 +57,80 @@ def make(name: str, task: Task) -> Method:
     return methods.FLoRAL(task.model, 3, rank=1, routing="optimal" if name == "optimal" else "learned")
 
 
-@pytest.mark.parametrize("stateful", [True, False])
-@pytest.mark.parametrize("name", ["fedavg", "learned", "optimal"])
-@pytest.mark.parametrize("interrupted_after", [1, 3, 4])
-def test_a_resumed_run_is_the_uninterrupted_one(
-    ragged_task: Task, tmp_path: Path, name: str, stateful: bool, interrupted_after: int
+def stack(task: Task, name: str) -> list[Run]:
+    """Two seeds of a configuration: the second has the first one's clients in another order."""
+    other = replace(task, train=task.train[::-1], test=task.test[::-1])
+    return [Run(task, make(name, task), 1), Run(other, make(name, other), 2)]
+
+
+def assert_resumed_is_uninterrupted(
+    runs: list[Run], settings: Settings, folder: Path, engine: Engine, interrupted_after: int
 ) -> None:
-    method = make(name, ragged_task)
-    settings = ragged_task.settings.with_changes(rounds=6, stateful=stateful, evaluate_every=2)
-    *_, whole = federated_rounds(ragged_task, method, settings, seed=1)
+    *_, whole = stacked_rounds(runs, settings, engine=engine)
 
     def rounds() -> Any:
-        return checkpointed_rounds(ragged_task, method, settings, seed=1, folder=tmp_path, every=2)
+        return checkpointed_rounds(runs, settings, folder=folder, every=2, engine=engine)
 
     for _ in islice(rounds(), interrupted_after):
         pass
     resumed = list(rounds())
     # it begins with the checkpoint of the last even round, if there was one
     begun = interrupted_after - interrupted_after % 2
-    assert len(resumed) == 6 - begun + (begun > 0)
-    assert_same(resumed[-1], whole)
+    assert len(resumed) == settings.rounds - begun + (begun > 0)
+    assert_all_same(resumed[-1], whole)
+
+
+@pytest.mark.parametrize("stateful", [True, False])
+@pytest.mark.parametrize("name", ["fedavg", "learned", "optimal"])
+@pytest.mark.parametrize("interrupted_after", [1, 3, 4])
+def test_a_resumed_run_is_the_uninterrupted_one(
+    ragged_task: Task, tmp_path: Path, name: str, stateful: bool, interrupted_after: int, engine: Engine
+) -> None:
+    settings = ragged_task.settings.with_changes(rounds=6, stateful=stateful, evaluate_every=2)
+    runs = [Run(ragged_task, make(name, ragged_task), 1)]
+    assert_resumed_is_uninterrupted(runs, settings, tmp_path, engine, interrupted_after)
+
+
+SERVERS: list[dict[str, Any]] = [
+    {"server_optimizer": "adam", "server_learning_rate": 0.01},
+    {"server_momentum": 0.9, "server_learning_rate": 0.5},
+]
+
+
+@pytest.mark.parametrize("server", SERVERS, ids=["adam", "momentum"])
+@pytest.mark.parametrize("interrupted_after", [3, 4])
+def test_a_resumed_stack_is_the_uninterrupted_one(
+    ragged_task: Task,
+    tmp_path: Path,
+    server: dict[str, Any],
+    interrupted_after: int,
+    engine: Engine,
+) -> None:
+    """Two seeds, with what the server's optimizer remembers of each."""
+    settings = ragged_task.settings.with_changes(rounds=6, evaluate_every=2, momentum=0.5, **server)
+    runs = stack(ragged_task, "learned")
+    assert_resumed_is_uninterrupted(runs, settings, tmp_path, engine, interrupted_after)
+    one, other = load_checkpoint(tmp_path) or []
+    assert set(one.moments) == ({"mean", "square"} if "server_optimizer" in server else {"velocity"})
+    assert all(tensor.any() for moment in one.moments.values() for tensor in moment.tensors())
+    assert not torch.equal(one.state.shared["0.weight"], other.state.shared["0.weight"])
+
+
+def test_the_moments_matter(ragged_task: Task, tmp_path: Path) -> None:
+    """A checkpoint that forgot them would resume another run."""
+    run, settings = {"checkpoints": tmp_path}, SERVERS[0]
+    method = make("fedavg", ragged_task)
+    train(ragged_task, method, rounds=2, **run, **settings)
+    (kept,) = load_checkpoint(tmp_path) or []
+    save_checkpoint(
+        [kept._replace(moments={n: m.map(torch.zeros_like) for n, m in kept.moments.items()})],
+        tmp_path / "forgetful",
+    )
+    resumed, forgetful = (
+        train(ragged_task, method, rounds=4, checkpoints=folder, **settings)
+        for folder in (tmp_path, tmp_path / "forgetful")
+    )
+    assert not torch.allclose(resumed.state.shared["0.weight"], forgetful.state.shared["0.weight"])
 
 
 def test_a_finished_run_can_be_made_longer(ragged_task: Task, tmp_path: Path) -> None:
@@ -74,9 +147,8 @@ def test_only_the_newest_checkpoint_is_kept(ragged_task: Task, tmp_path: Path) -
         ragged_task, make("optimal", ragged_task), rounds=5, checkpoints=tmp_path, checkpoint_every=2
     )
     assert [path.name for path in tmp_path.iterdir()] == ["round-000005"]
-    kept = load_checkpoint(tmp_path)
-    assert kept is not None
-    assert_same(kept, done)
+    assert_all_same(load_checkpoint(tmp_path), [done])
+    (kept,) = load_checkpoint(tmp_path) or []
     assert replace(kept.history, rounds=[]) == replace(done.history, rounds=[])
 
 
@@ -84,8 +156,11 @@ def test_only_the_newest_checkpoint_is_kept(ragged_task: Task, tmp_path: Path) -
 def test_an_interrupted_write_loses_nothing(
     ragged_task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: str
 ) -> None:
-    run = federated_rounds(ragged_task, make("learned", ragged_task), ragged_task.settings)
-    rounds = [copy.deepcopy(federation) for federation in run]  # the history goes on growing
+    # histories go on growing
+    rounds = [
+        copy.deepcopy(federations)
+        for federations in stacked_rounds(stack(ragged_task, "learned"), ragged_task.settings)
+    ]
     save_checkpoint(rounds[0], tmp_path)
 
     def fail(*arguments: object, **options: object) -> None:
@@ -96,26 +171,24 @@ def test_an_interrupted_write_loses_nothing(
         patched.setattr(f"floral_lite.federation.checkpoint.{broken}", fail)
         with pytest.raises(KeyboardInterrupt):
             save_checkpoint(rounds[1], tmp_path)
-    kept = load_checkpoint(tmp_path)
-    assert kept is not None
     # once the new one has its name, what remains of the older one does not matter
-    assert_same(kept, rounds[1] if broken == "shutil.rmtree" else rounds[0])
+    assert_all_same(load_checkpoint(tmp_path), rounds[1] if broken == "shutil.rmtree" else rounds[0])
     save_checkpoint(rounds[2], tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["round-000003"]
 
 
-def test_dropout_follows_from_the_seed_too(ragged_task: Task, tmp_path: Path) -> None:
+def test_dropout_follows_from_the_seed_too(ragged_task: Task, tmp_path: Path, engine: Engine) -> None:
     model = nn.Sequential(nn.Linear(4, 6), nn.Dropout(0.5), nn.Linear(6, 3)).double()
     task = replace(ragged_task, model=model)
     method = methods.FedAvg(model)
     torch.manual_seed(1)
-    whole = train(task, method, rounds=4)
+    whole = train(task, method, engine=engine, rounds=4)
     torch.manual_seed(2)
     before = torch.get_rng_state()
-    train(task, method, rounds=2, checkpoints=tmp_path)
+    train(task, method, engine=engine, rounds=2, checkpoints=tmp_path)
     assert torch.equal(torch.get_rng_state(), before)
-    assert_same(train(task, method, rounds=4, checkpoints=tmp_path), whole)
-    other = train(task, method, rounds=4, seed=1)
+    assert_same(train(task, method, engine=engine, rounds=4, checkpoints=tmp_path), whole)
+    other = train(task, method, engine=engine, rounds=4, seed=1)
     assert not torch.allclose(other.state.shared["0.weight"], whole.state.shared["0.weight"])
 
 
@@ -131,6 +204,8 @@ def test_another_model_is_not_resumed(ragged_task: Task, tmp_path: Path) -> None
     [
         ({"seed": 1}, "seed is 1, but the run that is to be resumed has 0"),
         ({"learning_rate": 0.1}, r"learning_rate is 0\.1, but the run that is to be resumed has 0\.3"),
+        ({"engine": "loop"}, "engine is 'loop', but the run that is to be resumed has 'fast'"),
+        ({"server_optimizer": "adam"}, "server_optimizer is 'adam', but the run .* has 'sgd'"),
         ({"method": "optimal"}, "routing is 'optimal', but the run that is to be resumed has 'learned'"),
         ({"method": "fedavg"}, "method is 'fedavg', but|is None, but"),
     ],
@@ -150,36 +225,45 @@ def test_checkpoints_need_a_distance_of_at_least_one_round(ragged_task: Task, tm
         train(ragged_task, make("fedavg", ragged_task), checkpoints=tmp_path, checkpoint_every=0)
 
 
-def test_a_killed_command_goes_on_where_it_was(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", "from floral_lite.cli import main; main()", "run", "digits-rotate"]
-    command += [
-        "--budget",
-        "0.1",
-        "--rounds",
-        "30",
-        "--evaluate-every",
-        "10",
-        "--device",
-        "cpu",
-        "--out",
-        "out",
-        "--checkpoint-every",
-        "1",
-    ]
+@pytest.mark.parametrize("seeds", [1, 3])
+def test_another_number_of_seeds_is_not_resumed(ragged_task: Task, tmp_path: Path, seeds: int) -> None:
+    runs, settings = stack(ragged_task, "fedavg"), ragged_task.settings
+    train_runs(runs, settings, checkpoints=tmp_path)
+    with pytest.raises(InputError, match="seeds"):
+        train_runs((2 * runs)[:seeds], settings.with_changes(rounds=4), checkpoints=tmp_path)
+
+
+def test_a_killed_command_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed at any moment, such as in the middle of writing a checkpoint of its two seeds."""
+    options = "run synthetic-linear --rank 1 --rounds 40 --evaluate-every 20 --seeds 2 --device cpu"
+    arguments = [*options.split(), "--out", "out", "--checkpoint-every", "1"]
+    command = [sys.executable, "-c", "from floral_lite.cli import main; main()", *arguments]
     # one thread, as in this process: sums are added up in the same order
     settings: dict[str, Any] = {"cwd": tmp_path, "env": {**os.environ, "OMP_NUM_THREADS": "1"}}
     with subprocess.Popen(command, stderr=subprocess.DEVNULL, **settings) as running:
         while running.poll() is None and not list(tmp_path.glob("out/checkpoints/round-*[3-9]")):
-            time.sleep(0.01)
+            time.sleep(0.001)
+        time.sleep(random.uniform(0, 0.05))
         running.send_signal(signal.SIGKILL)
     assert running.returncode == -signal.SIGKILL
-    assert not (tmp_path / "out/history.json").exists()
-    resumed = subprocess.run([*command, "--resume"], capture_output=True, text=True, check=False, **settings)
-    assert resumed.returncode == 0, resumed.stderr
+    assert not (tmp_path / "out/seed-0/history.json").exists()
+    killed = load_checkpoint(tmp_path / "out/checkpoints") or []
+    assert len(killed) == 2
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["floral-lite", *arguments, "--resume"])
+    with pytest.raises(SystemExit, match="0"):
+        cli.main()
 
-    task = tasks.load("digits-rotate")
-    method = methods.FLoRAL(task.model, budget=0.1)
-    kept = load_checkpoint(tmp_path / "out/checkpoints")
-    assert kept is not None
-    assert_same(kept, train(task, method, rounds=30, evaluate_every=10))
-    assert without_seconds(History.load(tmp_path / "out/history.json")) == without_seconds(kept.history)
+    runs = [
+        Run(task, methods.FLoRAL(task.model, rank=1), seed)
+        for seed, task in enumerate(tasks.load_seeds("synthetic-linear", seeds=[0, 1]))
+    ]
+    whole = train_runs(runs, runs[0].task.settings.with_changes(rounds=40, evaluate_every=20))
+    assert_all_same(load_checkpoint(tmp_path / "out/checkpoints"), whole)
+    for seed, federation in enumerate(whole):
+        kept = History.load(tmp_path / f"out/seed-{seed}/history.json")
+        assert without_seconds(kept) == without_seconds(federation.history)
+        # the rounds before the end were not done again: they took the same time
+        before = killed[seed].history.rounds
+        assert 3 <= len(before) < 40
+        assert kept.rounds[: len(before)] == before

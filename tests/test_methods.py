@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from floral_lite import InputError, Task, methods
+from floral_lite.factored import Mixture
 from floral_lite.methods import METHODS, ROUTER
 from floral_lite.roles import Roles
 from floral_lite.router import Router
@@ -124,21 +125,69 @@ def trained_client(method: methods.FLoRAL) -> Roles:
     return client.map(lambda tensor: torch.randn(tensor.shape, dtype=tensor.dtype))
 
 
-def test_noise_differs_between_seeds_in_training_and_is_absent_elsewhere() -> None:
-    method = methods.FLoRAL(nn.Linear(4, 2), num_clusters=3, rank=1, router=Router(noise=1.0))
-    client = trained_client(method)
+def merged(parts: Mapping[str, torch.Tensor | Mixture]) -> dict[str, torch.Tensor]:
+    return {name: part.merged() if isinstance(part, Mixture) else part for name, part in parts.items()}
 
-    def weight(seed: int | None) -> torch.Tensor:
-        generator = None if seed is None else torch.Generator().manual_seed(seed)
-        return method.personalise(client, generator)["weight"]
 
+def test_noise_is_what_was_drawn_in_training_and_absent_elsewhere() -> None:
+    method = methods.FLoRAL(nn.Linear(4, 2), num_clusters=3, rank=1, router=Router(noise=0.5))
+    client, draws = trained_client(method), torch.tensor([0.75, 0.0, 0.25])
+    theta = client.private[ROUTER]
+    pi = torch.softmax(theta + 0.5 * draws, 0)
+    expected = client.shared["bias"] + sum(pi[c] * client.clustered["bias.L"][c] for c in range(3))
+    torch.testing.assert_close(merged(method.parts(client, draws))["bias"], expected)
+    quiet = methods.FLoRAL(method.model, num_clusters=3, rank=1).personalise(client)
+    for name, parameter in method.personalise(client).items():
+        assert torch.equal(parameter, quiet[name])
+        assert torch.equal(merged(method.parts(client))[name], parameter)
+    # nor has the mixture that weighs the client in the averages
+    assert torch.equal(method.mixture(client.private), torch.softmax(theta, 0))
+
+
+def test_noise_is_drawn_from_the_generator_that_is_given_a_row_a_step() -> None:
+    noisy = methods.FLoRAL(nn.Linear(4, 2), num_clusters=3, rank=1, router=Router(noise=1.0))
     before = torch.get_rng_state()
-    assert torch.equal(weight(0), weight(0))
-    assert not torch.allclose(weight(0), weight(1))
-    quiet = methods.FLoRAL(method.model, num_clusters=3, rank=1).personalise(client)["weight"]
-    assert torch.equal(weight(None), quiet)
-    assert torch.equal(method.mixture(client.private), torch.softmax(client.private[ROUTER], 0))
+    first, again, other = (noisy.draw(1000, torch.Generator().manual_seed(seed)) for seed in (0, 0, 1))
+    assert first is not None
+    assert again is not None
+    assert other is not None
+    assert first.shape == (1000, 3)
+    assert torch.equal(first, again)
+    assert not (first == other).all(dim=1).any()
+    # uniform in [0, 1), another one each step
+    assert 0 <= float(first.min()) < 0.01 < 0.99 < float(first.max()) < 1
+    assert len(first.unique()) > 2990
     assert torch.equal(torch.get_rng_state(), before)
+    # without noise nothing is drawn, so the batches of a seed stay what they are
+    generator = torch.Generator().manual_seed(0)
+    for method in (methods.FLoRAL(noisy.model, 3, rank=1), methods.FedAvg(noisy.model)):
+        assert method.draw(5, generator) is None
+    assert torch.equal(generator.get_state(), torch.Generator().manual_seed(0).get_state())
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_stack_of_clients_is_every_client_by_itself(name: str) -> None:
+    """What a fast engine relies on: tensors with an axis of clients in front."""
+    model = nn.Sequential(nn.Conv2d(1, 3, 2), nn.Flatten(), nn.Linear(3, 2)).double()
+    method = methods.make(name, model)
+    state = method.initialise(CLUSTERS, seed=0)
+    state = state.map(lambda tensor: torch.randn(tensor.shape, dtype=tensor.dtype))
+    clients = [state.of_client(k).map(lambda tensor, k=k: tensor + 0.1 * k) for k in range(len(CLUSTERS))]
+    stack = clients[0].with_tensors(
+        map(torch.stack, zip(*(client.tensors() for client in clients), strict=True))
+    )
+    draws = torch.rand(len(clients), 4)
+    together = merged(method.parts(stack, draws))
+    mixtures = method.mixtures(stack.private, len(clients))
+    stepped = method.precondition(stack, stack)
+    assert len(mixtures) == len(clients)
+    for k, client in enumerate(clients):
+        for parameter, tensor in merged(method.parts(client, draws[k])).items():
+            torch.testing.assert_close(together[parameter][k], tensor)
+        torch.testing.assert_close(mixtures[k], method.mixture(client.private))
+        own = method.precondition(client, client)
+        for one, other in zip(stepped.at(k).tensors(), own.tensors(), strict=True):
+            torch.testing.assert_close(one, other)
 
 
 def test_the_mixture_that_clients_report_is_the_one_they_use() -> None:
@@ -154,8 +203,11 @@ def test_the_mixture_that_clients_report_is_the_one_they_use() -> None:
 
 def test_the_penalty_is_the_negative_entropy_of_the_mixture() -> None:
     method = methods.FLoRAL(nn.Linear(4, 2), num_clusters=4, rank=1, router=Router(entropy=0.3))
-    uniform = method.initialise(CLUSTERS, seed=0).of_client(0)
+    state = method.initialise(CLUSTERS, seed=0)
+    uniform = state.of_client(0).private
     assert float(method.penalty(uniform)) == pytest.approx(-0.3 * math.log(4))
+    # of a stack of clients it is the sum, so that each one's gradient is its own
+    assert float(method.penalty(state.private)) == pytest.approx(-0.3 * math.log(4) * len(CLUSTERS))
     assert methods.FLoRAL(nn.Linear(4, 2), rank=1).penalty(uniform) == 0
     assert methods.FedAvg(nn.Linear(4, 2)).penalty(uniform) == 0
 

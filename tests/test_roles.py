@@ -1,8 +1,9 @@
 """The container of the three roles."""
 
 import torch
+from torch import nn
 
-from floral_lite.roles import Roles, num_bytes
+from floral_lite.roles import Roles, is_statistic, num_bytes
 
 
 def state() -> Roles:
@@ -24,6 +25,24 @@ def test_map_reaches_every_tensor_and_keeps_the_names() -> None:
     doubled = state().map(lambda tensor: 2 * tensor)
     assert [list(role) for role in doubled] == [["u"], ["a.U"], ["router_logits"]]
     assert [float(tensor.sum()) for tensor in doubled.tensors()] == [6.0, 14.0, 90.0]
+
+
+def test_at_picks_from_the_first_axis_of_every_tensor() -> None:
+    stack = state().map(lambda tensor: torch.stack([tensor, tensor + 1, tensor + 2]))
+    for one, other in zip(stack.at(2).tensors(), state().tensors(), strict=True):
+        assert torch.equal(one, other + 2)
+    assert [len(tensor) for tensor in stack.at([0, 2]).tensors()] == [2, 2, 2]
+    # a slice shows the same memory, so that a stack is stepped in place
+    stack.at(slice(1)).shared["u"].zero_()
+    assert torch.equal(stack.shared["u"][0], torch.zeros(2))
+
+
+def test_statistics_are_told_by_their_names() -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+    tracked = {name for name in model.state_dict() if is_statistic(name)}
+    assert tracked == {"1.running_mean", "1.running_var"}
+    assert is_statistic("running_mean")
+    assert is_statistic("1.local_variance")
 
 
 def test_with_tensors_undoes_tensors() -> None:

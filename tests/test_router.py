@@ -133,7 +133,8 @@ def test_a_floor_that_leaves_no_choice_is_refused(floor: float) -> None:
 def test_noise_is_uniform_on_the_logits_in_training_only() -> None:
     noisy, theta = Router(noise=0.5), torch.tensor([[0.0, 1.0]], dtype=torch.float64).expand(4000, 2)
     assert torch.equal(noisy.mixture(theta), Router().mixture(theta))
-    pi = noisy.mixture(theta, noisy=True)
+    draws = torch.rand(4000, 2, generator=torch.Generator().manual_seed(0))
+    pi = noisy.mixture(theta, draws)
     # log(pi_2 / pi_1) = 1 + 0.5 (a - b) with a and b uniform in [0, 1): a triangle from 0.5 to 1.5
     shifts = (pi[:, 1] / pi[:, 0]).log()
     assert 0.5 < float(shifts.min()) < 0.55
@@ -142,30 +143,40 @@ def test_noise_is_uniform_on_the_logits_in_training_only() -> None:
     # variance 2 * 0.5^2 / 12
     assert float(shifts.var()) == pytest.approx(1 / 24, rel=0.1)
     # no noise was asked for
-    assert torch.equal(Router().mixture(theta, noisy=True), Router().mixture(theta))
+    assert torch.equal(Router().mixture(theta, draws), Router().mixture(theta))
 
 
 @pytest.mark.parametrize("precision", [torch.float16, torch.float32, torch.float64])
-def test_noise_comes_from_the_generator_that_is_given(precision: torch.dtype) -> None:
-    def draw(seed: int) -> Tensor:
-        generator = torch.Generator().manual_seed(seed)
-        return Router(noise=1.0).mixture(torch.zeros(5, 3, dtype=precision), True, generator)
+def test_noise_is_what_was_drawn_times_its_width_in_the_precision_of_the_logits(
+    precision: torch.dtype,
+) -> None:
+    theta, draws = torch.tensor([0.5, -1.0, 2.0], dtype=precision), torch.tensor([0.0, 0.5, 0.25])
+    pi = Router(noise=2.0, temperature=0.5, floor=0.1).mixture(theta, draws)
+    # theta + 2 draws = 0.5, 0, 2.5, divided by the temperature
+    weights = [math.exp(logit) for logit in (1.0, 0.0, 5.0)]
+    expected = [0.1 + 0.7 * weight / sum(weights) for weight in weights]
+    assert pi.tolist() == pytest.approx(expected, rel=1e-3 if precision == torch.float16 else 1e-6)
+    assert pi.dtype == precision
 
-    before = torch.get_rng_state()
-    assert torch.equal(draw(0), draw(0))
-    assert not torch.equal(draw(0), draw(1))
-    assert draw(0).dtype == precision
-    assert torch.equal(torch.get_rng_state(), before)
 
-
-def test_noise_leaves_a_weight_of_zero_and_draws_anew_for_each_client_under_vmap() -> None:
+def test_noise_leaves_a_weight_of_zero_and_differs_between_clients_under_vmap() -> None:
     theta = router.one_hot_logits(torch.tensor([2]), 4)
-    noisy = Router(noise=1.0)
-    assert torch.equal(noisy.mixture(theta, noisy=True), torch.eye(4)[[2]])
-    pi = torch.func.vmap(lambda row: noisy.mixture(row, noisy=True), randomness="different")(
-        torch.zeros(6, 3)
-    )
+    noisy, draws = Router(noise=1.0), torch.rand(6, 3, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(noisy.mixture(theta, torch.rand(1, 4)), torch.eye(4)[[2]])
+    pi = torch.func.vmap(noisy.mixture)(torch.zeros(6, 3), draws)
+    torch.testing.assert_close(pi, torch.softmax(draws, dim=1))
     assert len({tuple(row) for row in pi.tolist()}) == 6
+
+
+def test_the_gradient_of_theta_passes_the_noise_and_draws_nothing_from_torch() -> None:
+    theta = torch.tensor([0.3, -0.4, 1.0], dtype=torch.float64).requires_grad_()
+    draws, before = torch.tensor([0.9, 0.1, 0.4]).double(), torch.get_rng_state()
+    weights = torch.tensor([1.0, -2.0, 0.5]).double()
+    (gradient,) = torch.autograd.grad((Router(noise=1.0).mixture(theta, draws) * weights).sum(), theta)
+    pi = torch.softmax(theta.detach() + draws, 0)
+    # d / d theta_c <pi, a> = pi_c (a_c - <pi, a>)
+    torch.testing.assert_close(gradient, pi * (weights - (pi * weights).sum()))
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_a_wrapped_model_is_noisy_in_training_only() -> None:

@@ -5,6 +5,7 @@ parameter becomes one tensor with an axis of clients in front. `loop.py` says wh
 it is only arranged differently, and both give the same numbers to rounding.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from functools import partial
 
@@ -86,6 +87,8 @@ def chunks(member: Member, jobs: list[Job], settings: Settings, memory: Memory) 
     model = member.task.model
     fillable = member.task.loss in MEANS and not any(isinstance(m, _NormBase) for m in model.modules())
     limit = memory.clients_at_once(member.task, member.method, member.state, settings)
+    # stacks of about the same length
+    limit = math.ceil(len(jobs) / math.ceil(len(jobs) / limit))
     chunk: list[Job] = []
     for job in sorted(jobs, key=lambda job: (-job.num_samples, job.member, job.client)):
         if chunk and (len(chunk) == limit or not (fillable or chunk[0].num_samples == job.num_samples)):
@@ -156,11 +159,11 @@ def evaluate_clients(members: Sequence[Member], memory: Memory) -> list[list[Sco
     scores: dict[Job, Score] = {}
     for start in range(0, len(ordered), limit):
         chunk = ordered[start : start + limit]
-        scores |= dict(zip(chunk, test_together(members, chunk, layers), strict=True))
+        scores |= dict(zip(chunk, score_together(members, chunk, layers), strict=True))
     return [[scores[job] for job in jobs if job.member == index] for index in range(len(members))]
 
 
-def test_together(members: Sequence[Member], jobs: Sequence[Job], layers: Layers | None) -> list[Score]:
+def score_together(members: Sequence[Member], jobs: Sequence[Job], layers: Layers | None) -> list[Score]:
     """The scores of a stack of clients, some rows of their test shards at a time."""
     task, method = members[0].task, members[0].method
     client = stack(members, jobs, stateful=True)

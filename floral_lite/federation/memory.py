@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 from ..errors import require
 from ..methods import Method
-from ..roles import Roles
+from ..roles import Roles, num_bytes
 from .forward import forward
 from .plan import STEPS_FETCHED
 from .settings import Settings
@@ -40,42 +40,42 @@ class Memory:
             if device.type == "cuda":
                 max_memory = int(GPU_SHARE * torch.cuda.get_device_properties(device).total_memory)
         self.max_memory, self.device = max_memory, device
-        self._activations: dict[int, int] = {}
+        self._trained: dict[int, int] = {}
+        self._tested: int | None = None
 
     def clients_at_once(self, task: Task, method: Method, state: Roles, settings: Settings) -> int:
-        """How many clients may be trained side by side, at least 1."""
-        convolves = any(isinstance(layer, nn.Conv2d) for layer in task.model.modules())
-        if convolves and self.device.type == "cpu":
-            return 1  # a batch of one client keeps a CPU busy, and a grouped convolution is slower there
-        sample = task.train[0].inputs[:1]
-        # the parameters, their gradients, and what is made on the way; a momentum if there is one
-        copies = 4 if settings.momentum else 3
-        fetched = 2 * STEPS_FETCHED * settings.batch_size * sample.numel() * sample.element_size()
-        activations = self._of_a_batch(task, method, state, settings.batch_size)
-        return self._fit(copies * client_bytes(state) + fetched + 2 * activations)
+        """How many clients may be trained side by side, at least 1; counted once for each batch size."""
+        if settings.batch_size not in self._trained:
+            convolves = any(isinstance(layer, nn.Conv2d) for layer in task.model.modules())
+            # the parameters, their gradients, and what is made on the way; a momentum if there is one
+            copies = 4 if settings.momentum else 3
+            inputs = repeated(task.train[0].inputs, settings.batch_size)
+            fetched = 2 * STEPS_FETCHED * num_bytes({"inputs": inputs})
+            kept = 2 * activation_bytes(task, method, state, inputs)
+            needed = copies * client_bytes(state) + fetched + kept
+            # a batch of one client keeps a CPU busy, and a grouped convolution is slower there
+            one_by_one = convolves and self.device.type == "cpu"
+            self._trained[settings.batch_size] = 1 if one_by_one else max(1, self.max_memory // needed)
+        return self._trained[settings.batch_size]
 
     def clients_tested(self, task: Task, method: Method, state: Roles, rows: int) -> int:
-        """How many clients may be tested side by side, that many rows at a time, at least 1."""
-        sample = task.test[0].inputs[:1]
-        fetched = 2 * rows * sample.numel() * sample.element_size()
-        return self._fit(client_bytes(state) + fetched + self._of_a_batch(task, method, state, rows))
+        """How many clients may be tested side by side, that many rows at a time, at least 1; counted once."""
+        if self._tested is None:
+            inputs = repeated(task.test[0].inputs, rows)
+            kept = activation_bytes(task, method, state, inputs)
+            needed = client_bytes(state) + 2 * num_bytes({"inputs": inputs}) + kept
+            self._tested = max(1, self.max_memory // needed)
+        return self._tested
 
-    def _fit(self, bytes_of_a_client: int) -> int:
-        return max(1, self.max_memory // bytes_of_a_client)
 
-    def _of_a_batch(self, task: Task, method: Method, state: Roles, batch_size: int) -> int:
-        """Bytes that a backward pass needs of a client's forward pass, counted once."""
-        if batch_size not in self._activations:
-            inputs = task.train[0].inputs
-            inputs = inputs[torch.arange(batch_size, device=inputs.device) % len(inputs)]
-            self._activations[batch_size] = activation_bytes(task, method, state, inputs)
-        return self._activations[batch_size]
+def repeated(inputs: Tensor, batch_size: int) -> Tensor:
+    """A batch of that size, of however few samples."""
+    return inputs[torch.arange(batch_size, device=inputs.device) % len(inputs)]
 
 
 def client_bytes(state: Roles) -> int:
     """The bytes of what one client works with."""
-    one = state.of_client(0)
-    return sum(tensor.numel() * tensor.element_size() for tensor in one.tensors())
+    return sum(map(num_bytes, state.of_client(0)))
 
 
 def activation_bytes(task: Task, method: Method, state: Roles, inputs: Tensor) -> int:

@@ -138,6 +138,10 @@ def stacked_rounds(
         for run, first in zip(runs, firsts, strict=True)
     ]
     if resumed is not None:
+        require(
+            len(resumed) == len(runs),
+            f"there are {len(runs)} seeds, but the run to be resumed has {len(resumed)}: give as many",
+        )
         for old, new in zip(resumed, federations, strict=True):
             check_same_run(old.history, new.history)
             check_same_shapes(old.state, new.state)

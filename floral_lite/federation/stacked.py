@@ -45,7 +45,6 @@ def chain(model: nn.Module) -> Layers | None:
             continue
         known = type(layer) in (nn.Linear, nn.Conv2d, nn.Flatten, nn.Dropout, *PER_SAMPLE)
         plain = getattr(layer, "padding_mode", "zeros") == "zeros" and getattr(layer, "start_dim", 1) >= 1
-        hooks = layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks
         if not known or not plain or hooks or list(layer.buffers()):
             return None
         layers.append((name, layer))

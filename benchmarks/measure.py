@@ -1,0 +1,80 @@
+"""What the benchmarks share: interleaved timing, the machine's description, and the JSON that they leave."""
+
+import json
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import torch
+
+HERE = Path(__file__).parent
+RESULTS = HERE / "results"
+
+
+def seconds(action: Callable[[], object]) -> float:
+    """How long an action takes."""
+    begin = time.perf_counter()
+    action()
+    return time.perf_counter() - begin
+
+
+def interleaved(actions: Mapping[str, Callable[[], object]], repeats: int) -> dict[str, list[float]]:
+    """Seconds of every action, each repeat one after another: a slow moment is slow for all of them."""
+    times: dict[str, list[float]] = {name: [] for name in actions}
+    for _ in range(repeats):
+        for name, action in actions.items():
+            times[name].append(seconds(action))
+    return times
+
+
+def ratio(above: Sequence[float], below: Sequence[float]) -> float:
+    """The median of the ratios of times that were measured in the same repeat.
+
+    Example:
+        >>> ratio([2.0, 4.0, 30.0], [1.0, 2.0, 3.0])
+        2.0
+    """
+    return statistics.median(first / second for first, second in zip(above, below, strict=True))
+
+
+def machine() -> dict[str, object]:
+    """Where, on what and by which command something was measured."""
+    described = _output("git", "describe", "--always", "--dirty", "--exclude=*")
+    return {
+        "command": " ".join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *sys.argv[1:]]),
+        "commit": described or "unknown",
+        "cpu": cpu_name(),
+        "threads": torch.get_num_threads(),
+        "system": platform.system(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+    }
+
+
+def cpu_name() -> str:
+    """The processor's model, as its maker calls it where the system tells."""
+    path = Path("/proc/cpuinfo")
+    lines = path.read_text().splitlines() if path.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def save(name: str, results: object, folder: Path, **more: object) -> Path:
+    """Write results, with the machine's description, to a JSON file of that name."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{name}.json"
+    content = {"machine": {**machine(), **more}, "results": results}
+    path.write_text(json.dumps(content, indent=1) + "\n")
+    return path
+
+
+def _output(*command: str) -> str:
+    """What a program prints; nothing where it fails or is not there."""
+    try:
+        return subprocess.run(command, cwd=HERE, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return ""

@@ -1,0 +1,125 @@
+"""Seconds a round: the engine, the loop, the naive loop of naive.py, and the floor of floor.py.
+
+    python benchmarks/rounds.py --threads 2
+
+The paper's MNIST and CIFAR-10 federations, with random pixels. Every repeat times the four one after
+another, one round each, after a round that is not counted; ratios are of times from the same repeat.
+For CIFAR-10 every client has a part of its 2,500 samples, so that a round does not take a minute.
+"""
+
+import statistics
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import floor
+import pandas as pd
+import shapes
+import torch
+import typer
+from measure import RESULTS, interleaved, ratio, save
+from naive import Ensemble, naive_rounds
+from torch import nn
+
+from floral_lite import Floral, Task, methods
+from floral_lite.federation import federated_rounds
+from floral_lite.federation.rounds import Engine
+
+Record = dict[str, Any]
+
+NUM_CLUSTERS = 4
+ENGINES: dict[str, Engine] = {"engine": "fast", "loop": "loop"}
+RATIOS = (("naive", "engine"), ("loop", "engine"), ("engine", "floor"))
+
+# label: the method's name, its options, and how naive.py makes the server's model of the base
+METHODS: dict[str, tuple[str, dict[str, float], Callable[[nn.Module], nn.Module]]] = {
+    "FedAvg": ("fedavg", {}, lambda base: base),
+    "FLoRAL 1%": (
+        *("floral", {"budget": 0.01, "num_clusters": NUM_CLUSTERS}),
+        lambda base: Floral(base, budget=0.01, num_clusters=NUM_CLUSTERS),
+    ),
+    "FLoRAL 10%": (
+        *("floral", {"budget": 0.1, "num_clusters": NUM_CLUSTERS}),
+        lambda base: Floral(base, budget=0.1, num_clusters=NUM_CLUSTERS),
+    ),
+    "Ensemble": ("ensemble", {"num_clusters": NUM_CLUSTERS}, lambda base: Ensemble(base, NUM_CLUSTERS)),
+}
+
+
+def measure(task: Task, label: str, products: list[floor.Product], repeats: int) -> Record:
+    """Seconds a round of one method, by who computes it, and their ratios."""
+    name, options, build = METHODS[label]
+    rounds: dict[str, Iterator[object]] = {"naive": naive_rounds(task, build)}
+    if name in methods.METHODS:
+        settings = task.settings.with_changes(rounds=repeats + 1, evaluate_every=0)
+        for contestant, engine in ENGINES.items():
+            method = methods.make(name, task.model, **options)
+            rounds[contestant] = federated_rounds(task, method, settings, engine=engine)
+    actions = {contestant: partial(next, federation) for contestant, federation in rounds.items()}
+    actions["floor"] = partial(floor.run, products)
+
+    interleaved(actions, 1)  # the first round builds, loads and fills caches
+    times = interleaved(actions, repeats)
+    return {
+        "seconds": times,
+        "median": {contestant: statistics.median(values) for contestant, values in times.items()},
+        "ratios": {
+            f"{above} / {below}": ratio(times[above], times[below])
+            for above, below in RATIOS
+            if {above, below} <= times.keys()
+        },
+    }
+
+
+def measure_all(tasks: dict[str, Task], repeats: int) -> list[Record]:
+    """All methods on all tasks, a record each."""
+    records = []
+    for title, task in tasks.items():
+        settings, shard = task.settings, task.train[0]
+        num_sampled = max(1, round(settings.participation * task.num_clients))
+        products = floor.fastest(task.model, tuple(shard.inputs.shape[1:]), num_sampled * len(shard))
+        for label in METHODS:
+            about = {
+                "task": title,
+                "method": label,
+                "clients_a_round": num_sampled,
+                "samples_a_client": len(shard),
+                "batch_size": settings.batch_size,
+            }
+            records.append(about | measure(task, label, products, repeats))
+    return records
+
+
+def table(records: list[Record]) -> pd.DataFrame:
+    """A row a record: milliseconds a round, then the ratios."""
+    rows = [
+        {key: record[key] for key in ("task", "method")}
+        | {f"{contestant} (ms)": 1000 * value for contestant, value in record["median"].items()}
+        | record["ratios"]
+        for record in records
+    ]
+    return pd.DataFrame(rows)
+
+
+def main(
+    threads: Annotated[int, typer.Option(help="torch's threads", min=1)] = 2,
+    repeats: Annotated[int, typer.Option(help="rounds that are timed", min=1)] = 5,
+    cifar_samples: Annotated[int, typer.Option(help="of a client's 2,500, for CIFAR-10", min=1)] = 320,
+    out: Annotated[Path, typer.Option(help="where rounds.json goes")] = RESULTS,
+) -> None:
+    """Measure, print and save."""
+    torch.set_num_threads(threads)
+    tasks = {
+        "MNIST": shapes.mnist(num_test=1),
+        f"CIFAR-10, {cifar_samples} of 2,500 samples a client": shapes.cifar10(
+            num_samples=cifar_samples, num_test=1
+        ),
+    }
+    records = measure_all(tasks, repeats)
+    print(table(records).to_string(index=False, float_format="{:.2f}".format))
+    print(save("rounds", records, out))
+
+
+if __name__ == "__main__":
+    typer.run(main)

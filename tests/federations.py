@@ -1,0 +1,125 @@
+"""Small federations in double precision, and what it means that two of them came to the same."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from floral_lite import Federation, Settings, Shard, Task
+from floral_lite.federation.rounds import Run, initial_state
+from floral_lite.federation.shards import Augment
+from floral_lite.federation.task import Loss
+from floral_lite.methods import Method
+from floral_lite.models import seeded
+from floral_lite.roles import Roles
+
+# Two pairs of clients with as many samples: stacks that may not be filled up then hold two of them.
+SIZES = (7, 3, 10, 7, 3)
+TEST_SIZES = (2, 1, 3, 2, 4)
+CLUSTERS = (0, 1, 0, 2, 1)
+
+# inputs (n, ...) of n samples
+Draw = Callable[[int, torch.Generator], Tensor]
+
+
+def normal(*shape: int) -> Draw:
+    """Standard normal inputs."""
+    return lambda num, generator: torch.randn(num, *shape, generator=generator, dtype=torch.float64)
+
+
+def words(num_words: int, length: int) -> Draw:
+    """Sequences of integers."""
+    return lambda num, generator: torch.randint(num_words, (num, length), generator=generator)
+
+
+def make_task(
+    build: Callable[[], nn.Module],
+    inputs: Draw,
+    *,
+    sizes: Sequence[int] = SIZES,
+    test_sizes: Sequence[int] = TEST_SIZES,
+    clusters: Sequence[int] = CLUSTERS,
+    outputs: int | None = None,
+    loss: Loss = functional.cross_entropy,
+    augment: Augment | None = None,
+    **settings: Any,
+) -> Task:
+    """Ragged clients with 3 labels, or with that many real outputs; most of them are sampled a round."""
+    generator = torch.Generator().manual_seed(3)
+
+    def shard(num_samples: int) -> Shard:
+        drawn = inputs(num_samples, generator)
+        if outputs is None:
+            return Shard(drawn, torch.randint(3, (num_samples,), generator=generator))
+        return Shard(drawn, torch.rand(num_samples, outputs, generator=generator, dtype=torch.float64))
+
+    usual = {"rounds": 3, "participation": 0.8, "batch_size": 4, "learning_rate": 0.1, "evaluate_every": 1}
+    return Task(
+        name="ragged",
+        model=seeded(build, 0).double(),
+        loss=loss,
+        train=[shard(num_samples) for num_samples in sizes],
+        test=[shard(num_samples) for num_samples in test_sizes],
+        clusters=torch.tensor(clusters),
+        settings=Settings(**usual | {"router_learning_rate": 2.0} | settings),
+        details={},
+        augment=augment,
+    )
+
+
+def first_state(task: Task, method: Method, seed: int = 0) -> Roles:
+    """The federation before its first round."""
+    return initial_state(Run(task, method, seed), task.settings, torch.device("cpu"))
+
+
+def numbers(federation: Federation) -> dict[str, list[float]]:
+    """Every number in a history, but for the time that it took, by what it is and the round."""
+    told: dict[str, list[float]] = {}
+    for entry in federation.history.rounds:
+        for name, value in asdict(entry).items():
+            if value is not None and name != "seconds":
+                told[f"{name} of round {entry.round}"] = np.ravel(value).tolist()
+    return told
+
+
+def agree(one: Federation, other: Federation, tolerance: float = 1e-10) -> None:
+    """The same parameters and the same history, to rounding.
+
+    In double precision a number is rounded at 1e-16. A few rounds of some ten steps, each of products
+    of up to a hundred terms, leave differences of up to 1e-13; the tolerance leaves room for other
+    machines. A wrong sample, weight or learning rate shows at 1e-3 or more.
+    """
+    assert not any(tensor.isnan().any() for tensor in one.state.tensors())
+    for first, second in zip(one.state, other.state, strict=True):
+        assert first.keys() == second.keys()
+        for name in first:
+            torch.testing.assert_close(
+                first[name], second[name], rtol=tolerance, atol=tolerance, msg=lambda m, n=name: f"{n}: {m}"
+            )
+    assert numbers(one).keys() == numbers(other).keys()
+    for name, values in numbers(one).items():
+        assert values == pytest.approx(numbers(other)[name], rel=tolerance, abs=tolerance), name
+
+
+def identical(one: Federation, other: Federation) -> None:
+    """The same parameters and the same history, bit for bit."""
+    assert numbers(one) == numbers(other)
+    for first, second in zip(one.state, other.state, strict=True):
+        assert first.keys() == second.keys()
+        assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def standing(task: Task, method: Method, federation: Federation, seed: int = 0) -> set[str]:
+    """The names of the tensors that are as they were at first: to compare those says nothing."""
+    first = first_state(task, method, seed)
+    return {
+        name
+        for before, after in zip(first, federation.state, strict=True)
+        for name in before
+        if torch.equal(before[name], after[name])
+    }

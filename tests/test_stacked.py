@@ -1,0 +1,218 @@
+"""Several seeds in one stack, stacks cut into chunks, and runs that go on: all the same run."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from floral_lite import Federation, InputError, Task, methods, tasks, train
+from floral_lite.data import as_float
+from floral_lite.federation import Pool, Run, engine, stacked_rounds, train_runs
+from floral_lite.methods import Method
+from floral_lite.models import seeded
+
+from .federations import agree, identical, make_task, normal, words
+
+SEEDS = (3, 1, 2)
+
+METHODS: dict[str, Callable[[nn.Module], Method]] = {
+    "fedavg": methods.FedAvg,
+    "floral": lambda model: methods.FLoRAL(model, 3, rank=1, router={"noise": 1.0}),
+    "ensemble": lambda model: methods.Ensemble(model, 3),
+    "local adaptor": lambda model: methods.LocalAdaptor(model, rank=1),
+}
+
+
+def in_double(task: Task) -> Task:
+    """The same task in double precision, where runs agree to 1e-16; a pool stays one pool."""
+
+    def shards(of: Any) -> Any:
+        if not isinstance(of, Pool):
+            return [type(shard)(*(tensor.double() for tensor in shard)) for shard in of]
+
+        def transform(inputs: Tensor, targets: Tensor, cluster: int) -> tuple[Tensor, Tensor]:
+            inputs, targets = (of.transform or (lambda x, y, _: (x, y)))(inputs, targets, cluster)
+            return as_float(inputs).double(), targets
+
+        return replace(of, transform=transform)
+
+    return replace(task, model=task.model.double(), train=shards(task.train), test=shards(task.test))
+
+
+def runs_of(name: str, method: str, **options: Any) -> list[Run]:
+    loaded = [in_double(task) for task in tasks.load_seeds(name, list(SEEDS), **options)]
+    return [Run(task, METHODS[method](task.model), seed) for task, seed in zip(loaded, SEEDS, strict=True)]
+
+
+def alone(run: Run, **arguments: Any) -> Federation:
+    return train(run.task, run.method, seed=run.seed, **arguments)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("engine", ["fast", "loop"])
+@pytest.mark.parametrize("name", ["digits-rotate", "synthetic-linear"])
+def test_stacked_seeds_are_the_seeds_alone(name: str, method: str, engine: Any) -> None:
+    options = {"num_clients": 8} if name == "synthetic-linear" else {"data_fraction": 0.2}
+    runs = runs_of(name, method, **options)
+    changes = {"rounds": 3, "participation": 0.4, "evaluate_every": 2}
+    stacked = train_runs(runs, runs[0].task.settings.with_changes(**changes), engine=engine)
+    for federation, run in zip(stacked, runs, strict=True):
+        agree(federation, alone(run, **changes))
+        assert federation.history.config["seed"] == run.seed
+        assert federation.history.config["task_seed"] == run.task.details["task_seed"]
+    first, second, third = (federation.state.tensors()[0] for federation in stacked)
+    assert not torch.allclose(first, second)
+    assert not torch.allclose(second, third)
+
+
+def test_seeds_of_one_size_share_a_stack(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the test above would compare nothing with nothing."""
+    stacks = watch(monkeypatch)
+    runs = runs_of("synthetic-linear", "floral", num_clients=4)
+    train_runs(runs, runs[0].task.settings.with_changes(rounds=1, participation=0.5))
+    assert stacks == [[0, 0, 1, 1, 2, 2]]
+
+
+def watch(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
+    """Of each stack that the engine trains, the runs that its clients belong to."""
+    stacks: list[list[int]] = []
+
+    def together(members: Any, jobs: Any, *rest: Any) -> Any:
+        stacks.append([job.member for job in jobs])
+        return original(members, jobs, *rest)
+
+    original = engine.train_together
+    monkeypatch.setattr(engine, "train_together", together)
+    return stacks
+
+
+def ragged(name: str, **settings: Any) -> Task:
+    """Small clients of a chain of layers, a network with batch norms, or one of words."""
+    if name == "words":
+        return make_task(
+            lambda: nn.Sequential(nn.Embedding(9, 5), nn.Flatten(), nn.Linear(20, 3)), words(9, 4)
+        )
+    layers = {
+        "chain": lambda: [nn.Linear(4, 6), nn.Dropout(0.2), nn.ReLU()],
+        "batch norm": lambda: [nn.Linear(4, 6, bias=False), nn.BatchNorm1d(6), nn.ReLU()],
+    }
+    return make_task(lambda: nn.Sequential(*layers[name](), nn.Linear(6, 3)), normal(4), **settings)
+
+
+def ragged_runs(name: str, method: str, **settings: Any) -> list[Run]:
+    """The same clients, with other first parameters and other seeds."""
+    task = ragged(name, **settings)
+    runs = []
+    for seed in SEEDS:
+        model = seeded(lambda: reset(task.model), seed)
+        runs.append(Run(replace(task, model=model), METHODS[method](model), seed))
+    return runs
+
+
+def reset(model: nn.Module) -> nn.Module:
+    """A copy of a model with first parameters of its own."""
+    import copy
+
+    fresh = copy.deepcopy(model)
+    for layer in fresh.modules():
+        if hasattr(layer, "reset_parameters"):
+            layer.reset_parameters()
+    return fresh
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("name", ["chain", "batch norm", "words"])
+def test_stacked_seeds_of_ragged_clients_are_the_seeds_alone(name: str, method: str) -> None:
+    runs = ragged_runs(name, method)
+    for federation, run in zip(train_runs(runs, runs[0].task.settings), runs, strict=True):
+        agree(federation, alone(run))
+
+
+@pytest.mark.parametrize("number", [1, 2])
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("chain", {"server_optimizer": "adam", "server_learning_rate": 0.01}),
+        ("chain", {"momentum": 0.9, "stateful": False}),
+        ("batch norm", {"server_momentum": 0.5, "statistics": "averaged"}),
+        ("batch norm", {}),
+    ],
+    ids=str,
+)
+def test_a_resumed_stack_is_the_uninterrupted_one_bit_for_bit(
+    tmp_path: Path, name: str, settings: dict[str, Any], number: int
+) -> None:
+    runs = ragged_runs(name, "floral", **settings)
+    whole = train_runs(runs, runs[0].task.settings.with_changes(rounds=4))
+
+    def part(rounds: int) -> list[Federation]:
+        return train_runs(runs, runs[0].task.settings.with_changes(rounds=rounds), checkpoints=tmp_path)
+
+    part(number)
+    for federation, uninterrupted in zip(part(4), whole, strict=True):
+        identical(federation, uninterrupted)
+        assert federation.moments.keys() == uninterrupted.moments.keys()
+        for name_of_moment, moment in federation.moments.items():
+            others = uninterrupted.moments[name_of_moment].tensors()
+            assert all(torch.equal(*pair) for pair in zip(moment.tensors(), others, strict=True))
+
+
+def test_a_stack_is_not_resumed_with_another_number_of_seeds(tmp_path: Path) -> None:
+    runs = ragged_runs("chain", "fedavg")
+    settings = runs[0].task.settings.with_changes(rounds=1)
+    train_runs(runs, settings, checkpoints=tmp_path)
+    with pytest.raises(InputError, match="3"):
+        train_runs(runs[:2], settings.with_changes(rounds=2), checkpoints=tmp_path)
+
+
+def test_a_stack_is_of_one_configuration() -> None:
+    """The engine takes the model, the method and the loss of the first run for all of them."""
+    task = ragged("chain")
+    noisy = methods.FLoRAL(task.model, 3, rank=1, router={"noise": 1.0, "temperature": 0.5})
+    runs = [Run(task, noisy, 0), Run(task, methods.FLoRAL(task.model, 3, rank=1, precondition=False), 1)]
+    with pytest.raises(InputError):
+        list(stacked_rounds(runs, task.settings))
+
+
+@pytest.mark.parametrize("name", ["chain", "batch norm"])
+def test_stacked_seeds_keep_their_own_frozen_layers(name: str) -> None:
+    runs = ragged_runs(name, "fedavg")
+    for run in runs:
+        run.task.model[0].requires_grad_(False)
+    runs = [run._replace(method=methods.FedAvg(run.task.model)) for run in runs]
+    for federation, run in zip(train_runs(runs, runs[0].task.settings), runs, strict=True):
+        agree(federation, alone(run))
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("name", ["chain", "batch norm", "words"])
+def test_chunks_of_any_size_make_the_same_round(
+    name: str, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From client by client to all at once; the memory of two clients is found by trying."""
+    runs = ragged_runs(name, method, participation=1.0)[:2]
+    settings = runs[0].task.settings
+    stacks = watch(monkeypatch)
+    whole = train_runs(runs, settings, max_memory=10**9)
+    largest = {10**9: max(map(len, stacks))}
+    for max_memory in (1, 6_000, 20_000):
+        stacks.clear()
+        chunked = train_runs(runs, settings, max_memory=max_memory)
+        largest[max_memory] = max(map(len, stacks))
+        for one, other in zip(chunked, whole, strict=True):
+            agree(one, other)
+    print(largest)
+    assert largest[1] == 1
+
+
+@pytest.mark.parametrize("max_memory", [1, 20_000, None])
+@pytest.mark.parametrize("name", ["chain", "batch norm", "words"])
+def test_the_same_seed_twice_is_the_same_bit_for_bit(name: str, max_memory: int | None) -> None:
+    runs = ragged_runs(name, "floral")
+    first, again = (train_runs(runs, runs[0].task.settings, max_memory=max_memory) for _ in range(2))
+    for one, other in zip(first, again, strict=True):
+        identical(one, other)
