@@ -7,6 +7,7 @@ computes the gradient: W <- W - eta g^T x is one product, and the gradient is ne
 
 from collections.abc import Mapping
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -48,6 +49,11 @@ def chain(model: nn.Module) -> Layers | None:
         if not known or not plain or hooks or list(layer.buffers()):
             return None
         layers.append((name, layer))
+    for place, ((_, layer), (_, following)) in enumerate(pairwise(layers)):
+        # the largest of some numbers, cut at zero, is the largest of the numbers cut at zero: the same
+        # outputs and gradients, and ReLU has fewer numbers to see after the pooling
+        if type(layer) is nn.ReLU and type(following) is nn.MaxPool2d:
+            layers[place : place + 2] = layers[place + 1], layers[place]
     return layers
 
 
@@ -116,15 +122,19 @@ def convolution(layer: nn.Conv2d, inputs: Tensor, weight: Tensor, bias: Tensor |
     """A convolution of every client: plain if they are one or have the same kernel, else grouped."""
     num_clients, batch = inputs.shape[:2]
 
-    def run(inputs: Tensor, weight: Tensor, groups: int) -> Tensor:
-        return torch.conv2d(inputs, weight, None, layer.stride, layer.padding, layer.dilation, groups)
+    def run(inputs: Tensor, weight: Tensor, bias: Tensor | None, groups: int) -> Tensor:
+        return torch.conv2d(inputs, weight, bias, layer.stride, layer.padding, layer.dilation, groups)
 
-    if num_clients == 1 or weight.stride(0) == 0:
-        outputs = run(inputs.flatten(0, 1), weight[0], layer.groups)
+    if num_clients == 1:
+        # pooling, and mostly the convolution too, is faster on a CPU with the channels last in memory
+        images = inputs[0].contiguous(memory_format=torch.channels_last)
+        return run(images, weight[0], None if bias is None else bias[0], layer.groups)[None]
+    if weight.stride(0) == 0:
+        outputs = run(inputs.flatten(0, 1), weight[0], None, layer.groups)
         outputs = outputs.reshape(num_clients, batch, *outputs.shape[1:])
     else:
         side_by_side = inputs.transpose(0, 1).flatten(1, 2)
-        outputs = run(side_by_side, weight.flatten(0, 1), num_clients * layer.groups)
+        outputs = run(side_by_side, weight.flatten(0, 1), None, num_clients * layer.groups)
         outputs = outputs.reshape(batch, num_clients, -1, *outputs.shape[2:]).transpose(0, 1)
     return outputs if bias is None else outputs + bias[:, None, :, None, None]
 
