@@ -45,6 +45,7 @@ def run(
     evaluate_every: Annotated[int | None, typer.Option(help="rounds between two evaluations")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps")] = "auto",
     engine: Annotated[str, typer.Option(help="fast, or loop for Algorithm 1 client by client")] = "fast",
+    precision: Annotated[str | None, typer.Option(help="float32, tf32 or bfloat16")] = None,
     max_memory: Annotated[
         float | None, typer.Option(help="GB for clients in training; what suits the device if none")
     ] = None,
@@ -82,7 +83,7 @@ def run(
         Run(problem, methods.make(method, problem.model, **options), number)
         for problem, number in zip(problems, numbers, strict=True)
     ]
-    changes = {"rounds": rounds, "evaluate_every": evaluate_every}
+    changes = {"rounds": rounds, "evaluate_every": evaluate_every, "precision": precision}
     settings = problems[0].settings.with_changes(
         stateful=not stateless, **{name: value for name, value in changes.items() if value is not None}
     )

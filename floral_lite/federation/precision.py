@@ -23,7 +23,10 @@ def arithmetic(precision: Precision, device: torch.device) -> Iterator[None]:
     before = matmul.allow_tf32, cudnn.allow_tf32
     matmul.allow_tf32 = cudnn.allow_tf32 = precision == "tf32"
     try:
-        with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bfloat16"):
+        # no cache: it would keep every step's rounded weights until the round ends
+        with torch.autocast(
+            device.type, torch.bfloat16, enabled=precision == "bfloat16", cache_enabled=False
+        ):
             yield
     finally:
         matmul.allow_tf32, cudnn.allow_tf32 = before
