@@ -3,7 +3,7 @@
 from datetime import datetime
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, cast, get_args
 
 import typer
 from tqdm import tqdm
@@ -73,7 +73,10 @@ def run(
             not out.exists() or (out.is_dir() and not any(out.iterdir())),
             f"out is {out}, which holds another run or other files; name a new folder, or add --resume",
         )
-    find_device(device)  # before the data are loaded and the bar is drawn
+    # before the data are loaded and the bar is drawn
+    find_device(device)
+    require(engine in get_args(Engine), f"engine is {engine!r}; it is 'fast' or 'loop'")
+    require(max_memory is None or max_memory > 0, f"max_memory is {max_memory} GB; it must be positive")
     require(seeds >= 1, f"seeds is {seeds}; it must be at least 1")
     numbers = range(seed, seed + seeds)
     problems = tasks.load_seeds(task, numbers, data_fraction=data_fraction, data=data)

@@ -26,7 +26,9 @@ from .data import (
 )
 from .errors import require, unknown
 from .federation import Settings, Shard, Task
-from .federation.shards import Augment, Pool, size
+from .federation.clients import size
+from .federation.pool import Pool
+from .federation.shards import Augment
 from .federation.task import Loss
 from .models import cnn, mlp, seeded, vgg8
 from .seeds import stream

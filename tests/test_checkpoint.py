@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from floral_lite import Federation, History, InputError, Task, cli, methods, tasks, train
 from floral_lite.federation import (
@@ -178,8 +178,18 @@ def test_an_interrupted_write_loses_nothing(
     assert [path.name for path in tmp_path.iterdir()] == ["round-000003"]
 
 
-def test_dropout_follows_from_the_seed_too(ragged_task: Task, tmp_path: Path, engine: Engine) -> None:
-    model = nn.Sequential(nn.Linear(4, 6), nn.Dropout(0.5), nn.Linear(6, 3)).double()
+class Jitter(nn.Module):
+    """A layer that draws by itself."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return inputs + torch.rand_like(inputs) if self.training else inputs
+
+
+@pytest.mark.parametrize("layer", [nn.Dropout(0.5), Jitter()], ids=["dropout", "jitter"])
+def test_layers_that_draw_follow_from_the_seed_too(
+    ragged_task: Task, tmp_path: Path, layer: nn.Module, engine: Engine
+) -> None:
+    model = nn.Sequential(nn.Linear(4, 6), layer, nn.Linear(6, 3)).double()
     task = replace(ragged_task, model=model)
     method = methods.FedAvg(model)
     torch.manual_seed(1)
@@ -191,6 +201,10 @@ def test_dropout_follows_from_the_seed_too(ragged_task: Task, tmp_path: Path, en
     assert_same(train(task, method, engine=engine, rounds=4, checkpoints=tmp_path), whole)
     other = train(task, method, engine=engine, rounds=4, seed=1)
     assert not torch.allclose(other.state.shared["0.weight"], whole.state.shared["0.weight"])
+    # and it draws: without it the same seed gives other numbers
+    task = replace(ragged_task, model=nn.Sequential(model[0], nn.Identity(), model[2]))
+    quiet = train(task, methods.FedAvg(task.model), engine=engine, rounds=4)
+    assert not torch.allclose(quiet.state.shared["0.weight"], whole.state.shared["0.weight"])
 
 
 def test_another_model_is_not_resumed(ragged_task: Task, tmp_path: Path) -> None:

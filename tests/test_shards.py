@@ -12,7 +12,9 @@ from torch import Tensor
 
 from floral_lite import InputError, Shard
 from floral_lite.data import as_float, rotate, shift_labels
-from floral_lite.federation.shards import Pool, Population, Transform, gather, known, size, to_device
+from floral_lite.federation.clients import gather, known, size, to_device
+from floral_lite.federation.pool import Pool, Transform
+from floral_lite.federation.shards import Population
 
 CPU = torch.device("cpu")
 SIZES = (5, 1, 0, 3, 7, 2)

@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from floral_lite import InputError, Settings, Shard, Task, tasks
 from floral_lite.data import FlipAndCrop, as_float, digits, shift_labels
-from floral_lite.federation.shards import Pool
+from floral_lite.federation.pool import Pool
 from floral_lite.federation.task import Loss
 from floral_lite.seeds import stream
 

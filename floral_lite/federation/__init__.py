@@ -4,9 +4,10 @@ from .aggregate import aggregate, client_given_cluster, cluster_probability, joi
 from .checkpoint import checkpointed_rounds, load_checkpoint, save_checkpoint
 from .history import History, Round
 from .local import evaluate, local_training
+from .pool import Pool
 from .rounds import Engine, Federation, Run, federated_rounds, stacked_rounds
 from .settings import Settings
-from .shards import Pool, Population, Shard
+from .shards import Population, Shard
 from .task import Task
 from .train import train, train_runs
 

@@ -11,21 +11,21 @@ from functools import partial
 
 import torch
 from torch import Tensor
-from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
 from ..roles import Roles
 from ..seeds import stream
 from . import loop
 from .aggregate import Sums
-from .batch import MEANS, client_losses
+from .batch import client_losses
+from .clients import size
 from .forward import forward
+from .layers import Layers, chain, stacked_forward
 from .local import Score
 from .memory import Memory
 from .plan import Job, Member, Plan, fetch, stack
 from .recording import Step, Steps
 from .settings import Settings
-from .shards import size
-from .stacked import Layers, chain, stacked_forward, stacked_step
+from .stacked import stacked_step
 from .vmapped import vmapped_step
 
 # Test samples of a client that are evaluated together.
@@ -81,11 +81,11 @@ def federated_round(
 def chunks(member: Member, jobs: list[Job], settings: Settings, memory: Memory) -> Iterator[list[Job]]:
     """Cut the jobs into stacks that fit into memory, large clients first, so that a stack's sizes are alike.
 
-    Where a batch may not be filled up, in a batch norm's statistics or a loss that is no plain mean,
-    a stack holds clients of one size only.
+    Where a batch may not be filled up, because of a batch norm or a loss that is no plain mean, a stack
+    holds clients of one size only.
     """
-    model = member.task.model
-    fillable = member.task.loss in MEANS and not any(isinstance(m, _NormBase) for m in model.modules())
+    member.task.model.train()
+    fillable = memory.fillable(member.task, member.method, member.state)
     limit = memory.clients_at_once(member.task, member.method, member.state, settings)
     # stacks of about the same length
     limit = math.ceil(len(jobs) / math.ceil(len(jobs) / limit))
@@ -115,7 +115,6 @@ def train_together(
         mean over the steps, shape (k,).
     """
     task, method = members[0].task, members[0].method
-    task.model.train()
     layers = chain(task.model)
     client = stack(members, jobs, settings.stateful).map(torch.clone)
     client = client._replace(clustered={name: side_by_side(t) for name, t in client.clustered.items()})
@@ -143,11 +142,10 @@ def side_by_side(tensor: Tensor) -> Tensor:
 def evaluate_clients(members: Sequence[Member], memory: Memory) -> list[list[Score]]:
     """Every client's personal model on its own test shard, for every run of a stack."""
     first = members[0]
-    batch_norms = [layer for layer in first.task.model.modules() if isinstance(layer, _BatchNorm)]
-    if first.task.loss not in MEANS or any(norm.running_mean is None for norm in batch_norms):
-        # the scores of a shard's parts cannot be put together
-        return [loop.evaluate_clients(member.task, member.method, member.state) for member in members]
     first.task.model.eval()
+    if not memory.fillable(first.task, first.method, first.state):
+        # nor can the scores of a shard's parts be put together
+        return [loop.evaluate_clients(member.task, member.method, member.state) for member in members]
     layers = chain(first.task.model)
     jobs = [
         Job(index, client, size(member.task.test, client))

@@ -9,6 +9,7 @@ from ..methods import ROUTER, Method
 from ..roles import Roles, is_statistic
 from .draws import Draws, batches
 from .forward import forward
+from .precision import forward_pass
 from .settings import Settings
 from .shards import Shard
 from .task import Task
@@ -41,9 +42,10 @@ def local_training(
             inputs = task.augment(inputs, augment[step])
         client = client.map(lambda tensor: tensor.detach().requires_grad_())
         noise = None if draws.noise is None else draws.noise[step]
-        # f^k(sum_c pi_c^k w_c^k)
-        outputs, moved = forward(task.model, method, client, inputs, noise, draws.keys[step])
-        loss = task.loss(outputs, targets)
+        with forward_pass(settings.precision, inputs.device):
+            # f^k(sum_c pi_c^k w_c^k)
+            outputs, moved = forward(task.model, method, client, inputs, noise, draws.keys[step])
+            loss = task.loss(outputs, targets)
         objective = loss + method.penalty(client.private)
         gradients = torch.autograd.grad(objective, client.tensors(), materialize_grads=True)
         client, velocity = descend(method, client, client.with_tensors(gradients), velocity, settings)

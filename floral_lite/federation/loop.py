@@ -6,10 +6,10 @@ from ..methods import Method
 from ..roles import Roles
 from ..seeds import stream
 from .aggregate import aggregate
+from .clients import size
 from .draws import draw
 from .local import Score, evaluate, local_training
 from .settings import Settings
-from .shards import size
 from .task import Task
 
 

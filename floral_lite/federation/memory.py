@@ -1,4 +1,7 @@
-"""How many clients fit side by side: memory is counted before it is taken."""
+"""How many clients fit side by side: memory is counted before it is taken.
+
+And whether a short batch may be filled up, which decides who may stand beside whom.
+"""
 
 import torch
 from torch import Tensor, nn
@@ -6,6 +9,7 @@ from torch import Tensor, nn
 from ..errors import require
 from ..methods import Method
 from ..roles import Roles, num_bytes
+from .batch import MEANS
 from .forward import forward
 from .plan import STEPS_FETCHED
 from .settings import Settings
@@ -40,8 +44,16 @@ class Memory:
             if device.type == "cuda":
                 max_memory = int(GPU_SHARE * torch.cuda.get_device_properties(device).total_memory)
         self.max_memory, self.device = max_memory, device
+        self._fillable: dict[bool, bool] = {}
         self._trained: dict[int, int] = {}
         self._tested: int | None = None
+
+    def fillable(self, task: Task, method: Method, state: Roles) -> bool:
+        """Whether a short batch may be filled up with rows that do not count; tried out once in each mode."""
+        mode = task.model.training
+        if mode not in self._fillable:
+            self._fillable[mode] = task.loss in MEANS and not samples_meet(task, method, state)
+        return self._fillable[mode]
 
     def clients_at_once(self, task: Task, method: Method, state: Roles, settings: Settings) -> int:
         """How many clients may be trained side by side, at least 1; counted once for each batch size."""
@@ -66,6 +78,29 @@ class Memory:
             needed = client_bytes(state) + 2 * num_bytes({"inputs": inputs}) + kept
             self._tested = max(1, self.max_memory // needed)
         return self._tested
+
+
+def samples_meet(task: Task, method: Method, state: Roles) -> bool:
+    """Whether the outputs of a sample depend on the others of its batch, in the mode that the model is in.
+
+    It is so for a batch norm in training, and for whatever layer of a user's own. It is tried out: a
+    few samples alone, and with two more in the batch.
+    """
+    some = [task.train[client].inputs[:2] for client in range(min(4, task.num_clients))]
+    inputs = torch.cat([samples for samples in some if samples.shape[1:] == some[0].shape[1:]])
+    client = state.of_client(0)
+    key = torch.zeros((), dtype=torch.long, device=inputs.device)
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        try:
+            alone, _ = forward(task.model, method, client, inputs, key=key)
+            filled, _ = forward(
+                task.model, method, client, torch.cat([inputs, inputs[:1], inputs[:1]]), key=key
+            )
+        except (RuntimeError, ValueError):  # the model takes batches of one size only
+            return True
+    # a batch of another length rounds differently, by far less than another sample changes
+    apart: Tensor = (filled[: len(alone)] - alone).abs().max()
+    return not bool(apart <= 1e-4 * alone.abs().max())
 
 
 def repeated(inputs: Tensor, batch_size: int) -> Tensor:

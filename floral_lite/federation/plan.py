@@ -9,9 +9,10 @@ from torch import Tensor
 from ..methods import Method
 from ..roles import Roles
 from .batch import Batch
+from .clients import gather
 from .draws import Draws, draw
 from .settings import Settings
-from .shards import Shard, gather
+from .shards import Shard
 from .task import Task
 
 # Steps whose samples are fetched at once.

@@ -1,4 +1,4 @@
-"""How exactly products and convolutions are computed."""
+"""How exactly products and convolutions are computed in training; parameters keep their own precision."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,24 +9,21 @@ from .settings import Precision
 
 
 @contextmanager
-def arithmetic(precision: Precision, device: torch.device) -> Iterator[None]:
-    """While it is entered, products and convolutions have that precision; parameters keep their own.
+def tf32(precision: Precision) -> Iterator[None]:
+    """While it is entered, NVIDIA GPUs multiply in TF32 if that is the precision, and not otherwise.
 
-    On a GPU "float32" also switches off the TF32 that torch's convolutions use unless told, so that
-    CPU and GPU agree.
-
-    Args:
-        precision: "float32", "tf32" or "bfloat16".
-        device: where is computed.
+    Torch's convolutions use TF32 unless told: without this CPU and GPU would not agree in "float32".
     """
     matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
     before = matmul.allow_tf32, cudnn.allow_tf32
     matmul.allow_tf32 = cudnn.allow_tf32 = precision == "tf32"
     try:
-        # no cache: it would keep every step's rounded weights until the round ends
-        with torch.autocast(
-            device.type, torch.bfloat16, enabled=precision == "bfloat16", cache_enabled=False
-        ):
-            yield
+        yield
     finally:
         matmul.allow_tf32, cudnn.allow_tf32 = before
+
+
+def forward_pass(precision: Precision, device: torch.device) -> torch.autocast:
+    """A context for the forward passes of training, in which products are bfloat16 if asked."""
+    # no cache: it would keep every step's rounded weights until the context is left
+    return torch.autocast(device.type, torch.bfloat16, enabled=precision == "bfloat16", cache_enabled=False)

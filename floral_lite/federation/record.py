@@ -14,10 +14,10 @@ from ..errors import DivergenceError, require
 from ..methods import Method
 from ..roles import Roles, num_bytes
 from .aggregate import mismatch
+from .clients import size
 from .history import History, Round
 from .local import Score
 from .settings import Settings
-from .shards import size
 from .task import Task
 
 

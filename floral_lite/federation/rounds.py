@@ -17,7 +17,7 @@ from .forward import running_statistics
 from .history import History, Round
 from .memory import Memory
 from .plan import Member
-from .precision import arithmetic
+from .precision import tf32
 from .record import add_scores, check_same_run, new_history, train_loss
 from .recording import Steps, record_on_cuda
 from .server import Moments, first_moments, server_step
@@ -109,6 +109,8 @@ def stacked_rounds(
 ) -> Iterator[list[Federation]]:
     """Several seeds of one configuration, trained side by side; each gives what it would give alone.
 
+    (Layers that draw by themselves, other than dropout, draw other numbers beside other clients.)
+
     Args:
         runs: one a seed; they differ in their data, first parameters and seeds only.
         settings: see `federated_rounds`, as for the next four.
@@ -124,6 +126,7 @@ def stacked_rounds(
         InputError: as in `federated_rounds`, or the runs are of different configurations.
         DivergenceError: a client's loss is not a finite number.
     """
+    require(len(runs) > 0, "runs is empty; give at least one Run(task, method, seed)")
     require(engine in get_args(Engine), f"engine is {engine!r}; it is 'fast' or 'loop'")
     place = find_device(device)
     moved: dict[torch.Tensor, torch.Tensor] = {}
@@ -137,10 +140,12 @@ def stacked_rounds(
         )
         for run, first in zip(runs, firsts, strict=True)
     ]
+    for federation in federations[1:]:
+        check_one_configuration(federations[0], federation)
     if resumed is not None:
         require(
             len(resumed) == len(runs),
-            f"there are {len(runs)} seeds, but the run to be resumed has {len(resumed)}: give as many",
+            f"the run to be resumed has {len(resumed)} seeds, and {len(runs)} were given: give as many",
         )
         for old, new in zip(resumed, federations, strict=True):
             check_same_run(old.history, new.history)
@@ -164,11 +169,18 @@ def stacked_rounds(
             for run, federation, first in zip(runs, federations, firsts, strict=True)
         ]
         generators = torch.random.fork_rng(devices=[place] if place.type == "cuda" else [])
-        with generators, arithmetic(settings.precision, place):
+        with generators, tf32(settings.precision):
             # layers that draw by themselves, other than dropout, draw from torch's own generator
-            torch.manual_seed(stream(runs[0].seed, "layers", number).initial_seed())
+            seed = stream(runs[0].seed, "layers", number).initial_seed()
+            torch.default_generator.manual_seed(seed)
+            if place.type == "cuda":
+                torch.cuda.manual_seed(seed)
             if engine == "fast":
-                results = fast.federated_round(members, settings, number, memory, steps)
+                results = [
+                    result
+                    for some in beside(members)
+                    for result in fast.federated_round(some, settings, number, memory, steps)
+                ]
             else:
                 results = [
                     loop.federated_round(*member[:4], settings, member.seed, number) for member in members
@@ -186,9 +198,9 @@ def stacked_rounds(
                 member._replace(state=federation.state)
                 for member, federation in zip(members, federations, strict=True)
             ]
-            with arithmetic(settings.precision, place):
+            with tf32("float32"):
                 if engine == "fast":
-                    scores = fast.evaluate_clients(members, memory)
+                    scores = [one for some in beside(members) for one in fast.evaluate_clients(some, memory)]
                 else:
                     scores = [loop.evaluate_clients(*member[:3]) for member in members]
             for entry, member, of_run in zip(entries, members, scores, strict=True):
@@ -196,6 +208,16 @@ def stacked_rounds(
         for federation, entry in zip(federations, entries, strict=True):
             federation.history.rounds.append(entry)
         yield federations
+
+
+def beside(members: Sequence[Member]) -> list[Sequence[Member]]:
+    """The runs that may share a stack: all, or each alone where what is frozen in their models differs."""
+    frozen = [
+        [parameter for parameter in member.task.model.parameters() if not parameter.requires_grad]
+        for member in members
+    ]
+    alike = all(torch.equal(*pair) for other in frozen[1:] for pair in zip(frozen[0], other, strict=True))
+    return [members] if alike else [[member] for member in members]
 
 
 def initial_state(run: Run, settings: Settings, device: torch.device) -> Roles:
@@ -209,12 +231,38 @@ def initial_state(run: Run, settings: Settings, device: torch.device) -> Roles:
         f"such as methods.{type(run.method).__name__}(task.model)",
     )
     statistics = running_statistics(run.task.model)
+    require(
+        settings.precision != "bfloat16" or not statistics,
+        "precision is 'bfloat16', but the model has batch norms, which torch does not compute in it for many "
+        "clients at once: use 'tf32' or 'float32'",
+    )
     if settings.statistics == "averaged":
         state = state._replace(shared=state.shared | statistics)
     else:
         own = {name: tensor.expand(run.task.num_clients, -1) for name, tensor in statistics.items()}
         state = state._replace(private=state.private | own)
     return state.map(lambda tensor: tensor.detach().to(device).clone())
+
+
+def check_one_configuration(first: Federation, other: Federation) -> None:
+    """Raise InputError unless two runs of a stack differ in their seeds and data only."""
+    may_differ = {"seed", "task_seed"}
+    configs = [
+        {key: value for key, value in run.history.config.items() if key not in may_differ}
+        for run in (first, other)
+    ]
+    shapes = [
+        [
+            {name: tensor.shape for name, tensor in role.items()}
+            for role in (run.state.shared, run.state.clustered)
+        ]
+        for run in (first, other)
+    ]
+    require(
+        configs[0] == configs[1] and shapes[0] == shapes[1],
+        "the runs are of different configurations; runs that are trained together differ in their seeds and "
+        "data only: train the others apart",
+    )
 
 
 def check_same_shapes(old: Roles, new: Roles) -> None:

@@ -52,7 +52,7 @@ def server_step(
                 step = old - new
             elif role == "clustered":
                 # a cluster in which nobody had weight stands still
-                same = (old == new).flatten(1).all(dim=1)
+                same = (old == new).reshape(len(old), -1).all(dim=1)
                 step = step.masked_fill(same.view(-1, *[1] * (old.dim() - 1)), 0)
             getattr(state, role)[name] = old - step
             for key, moment in kept.items():

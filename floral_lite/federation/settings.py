@@ -1,5 +1,6 @@
 """How a task is trained."""
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
@@ -29,8 +30,8 @@ class Settings:
         server_momentum: of the server's SGD, in [0, 1).
         statistics: batch norms' running statistics stay with each client ("local") or are averaged
             like shared parameters ("averaged").
-        precision: of products and convolutions: "float32" is the model's own; "tf32" (on newer NVIDIA
-            GPUs) and "bfloat16" are faster and rounder.
+        precision: of products and convolutions in training: "float32" is the model's own; "tf32" (on
+            newer NVIDIA GPUs) and "bfloat16" are faster and rounder.
         stateful: clients keep their private parameters between rounds; if False they
             start every round from the first ones (the router from uniform), and what they
             learned last is used for evaluation only.
@@ -72,10 +73,15 @@ class Settings:
             ("weight_decay", 0),
         ):
             value = getattr(self, name)
-            require(value >= smallest, f"{name} is {value}; it must be at least {smallest}")
+            require(
+                smallest <= value < math.inf, f"{name} is {value}; it must be at least {smallest}, and finite"
+            )
         for name in ("learning_rate", "server_learning_rate", "clip_norm"):
             value = getattr(self, name)
-            require(value is None or value > 0, f"{name} is {value}; it must be positive: try 0.1")
+            require(
+                value is None or 0 < value < math.inf,
+                f"{name} is {value}; it must be positive, and finite: try 0.1",
+            )
         for name in ("momentum", "server_momentum"):
             value = getattr(self, name)
             require(0 <= value < 1, f"{name} is {value}; it must be in [0, 1): try 0.9")

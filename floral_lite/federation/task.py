@@ -9,8 +9,10 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
 from ..errors import require
+from .clients import known, size, to_device
+from .pool import Pool
 from .settings import Settings
-from .shards import Augment, Pool, Shard, known, size, to_device
+from .shards import Augment, Shard
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 

@@ -9,6 +9,7 @@ from ..roles import Roles
 from .batch import Batch, client_losses
 from .forward import forward
 from .local import descend, with_statistics
+from .precision import forward_pass
 from .settings import Settings
 from .task import Task
 
@@ -29,8 +30,9 @@ def vmapped_step(
         noise: Tensor | None,
     ) -> tuple[Roles, Roles, Tensor]:
         def objective(client: Roles) -> tuple[Tensor, tuple[Tensor, Roles]]:
-            outputs, moved = forward(task.model, method, client, inputs, noise, key, route="auto")
-            (loss,) = client_losses(task.loss, outputs[None], targets[None], weights)
+            with forward_pass(settings.precision, key.device):
+                outputs, moved = forward(task.model, method, client, inputs, noise, key, route="auto")
+                (loss,) = client_losses(task.loss, outputs[None], targets[None], weights)
             return loss + method.penalty(client.private), (loss.detach(), moved)
 
         gradients, (loss, moved) = grad(objective, has_aux=True)(client)

@@ -1,0 +1,64 @@
+"""What the engines ask of clients' data, in whichever way they are kept."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from .pool import Pool, check_rows
+from .shards import Population, Shard
+
+
+def size(shards: Sequence[Shard], client: int) -> int:
+    """N^k, how many samples a client has; a population must make them to tell."""
+    return shards.size(client) if isinstance(shards, Pool) else len(shards[client])
+
+
+def known(shards: Sequence[Shard]) -> range:
+    """The clients whose data can be looked through beforehand: all, but only the first of a population."""
+    return range(1 if isinstance(shards, Population) else len(shards))
+
+
+def gather(shards: Sequence[Shard], clients: Sequence[int], rows: Tensor) -> Shard:
+    """Samples of several clients, stacked.
+
+    Args:
+        shards: every client's.
+        clients: k numbers in [0, K).
+        rows: which of its own samples to take from each, shape (k, B), int64, in [0, N^k).
+
+    Returns:
+        Inputs (k, B, ...) and targets (k, B, ...).
+
+    Example:
+        >>> shards = [Shard(torch.arange(3.0) + 10 * k, torch.arange(3)) for k in range(4)]
+        >>> gather(shards, [3, 1], torch.tensor([[0, 2], [1, 1]])).inputs
+        tensor([[30., 32.],
+                [11., 11.]])
+    """
+    if isinstance(shards, Pool):
+        return shards.gather(clients, rows)
+    taken = [shards[client] for client in clients]
+    check_rows(rows, [len(shard) for shard in taken])
+    picked = [
+        [tensor[own.to(tensor.device)] for tensor in shard] for shard, own in zip(taken, rows, strict=True)
+    ]
+    inputs, targets = (torch.stack(parts) for parts in zip(*picked, strict=True))
+    return Shard(inputs, targets)
+
+
+def to_device(
+    shards: Sequence[Shard], device: torch.device, moved: dict[Tensor, Tensor] | None = None
+) -> Sequence[Shard]:
+    """The same shards on a device; pools and populations stay what they are.
+
+    Args:
+        shards: every client's.
+        device: where to.
+        moved: see `Pool.to`.
+    """
+    if isinstance(shards, Pool):
+        return shards.to(device, moved)
+    if isinstance(shards, Population):
+        return shards.to(device)
+    return [shard.to(device) for shard in shards]

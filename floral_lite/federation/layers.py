@@ -1,0 +1,198 @@
+"""Networks that are a chain of known layers, run for many clients at once.
+
+Every parameter is one tensor with an axis of clients in front, and so are the inputs. A linear
+layer is then one batched product, and its backward pass takes the weight's step of SGD while it
+computes the gradient: W <- W - eta g^T x is one product, and the gradient is never written down.
+"""
+
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from ..adaptors import LowRankAdaptor
+from ..dropout import keep, next_key
+from ..factored import Mixture
+from ..models import Normalise
+from .settings import Settings
+
+Part = Tensor | Mixture
+Layers = list[tuple[str, nn.Module]]
+
+# Layers without parameters that treat every sample by itself.
+PER_SAMPLE = (
+    nn.ReLU, nn.LeakyReLU, nn.GELU, nn.SiLU, nn.ELU, nn.Tanh, nn.Sigmoid, nn.Identity, Normalise,
+    nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d,
+)  # fmt: skip
+
+
+def chain(model: nn.Module) -> Layers | None:
+    """The layers of a network in their order, with their names; None if there are others than are known."""
+    layers = []
+    if len(list(model.parameters())) < len(list(model.named_parameters(remove_duplicate=False))):
+        return None  # a parameter under two names
+    for name, layer in model.named_modules(remove_duplicate=False):
+        hooks = layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks
+        if type(layer) is nn.Sequential and not hooks:
+            continue
+        known = type(layer) in (nn.Linear, nn.Conv2d, nn.Flatten, nn.Dropout, *PER_SAMPLE)
+        plain = getattr(layer, "padding_mode", "zeros") == "zeros" and getattr(layer, "start_dim", 1) >= 1
+        if not known or not plain or hooks or list(layer.buffers()):
+            return None
+        layers.append((name, layer))
+    for place, ((_, layer), (_, following)) in enumerate(pairwise(layers)):
+        # the largest of some numbers, cut at zero, is the largest of the numbers cut at zero: the same
+        # outputs and gradients, and ReLU has fewer numbers to see after the pooling
+        if type(layer) is nn.ReLU and type(following) is nn.MaxPool2d:
+            layers[place : place + 2] = layers[place + 1], layers[place]
+    return layers
+
+
+class Fused(NamedTuple):
+    """What a backward pass needs to take weights' steps, and which ones it has been given.
+
+    Attributes:
+        settings: learning rate and weight decay.
+        weights: the weights that take their steps in the backward pass, by identity.
+    """
+
+    settings: Settings
+    weights: set[int]
+
+
+class Product(torch.autograd.Function):
+    """x W^T + b of every client, whose backward pass also takes W's step of SGD."""
+
+    @staticmethod
+    def forward(ctx: Any, inputs: Tensor, weight: Tensor, bias: Tensor | None, settings: Settings) -> Tensor:
+        """Inputs (k, B, n), weight (k, m, n), bias (k, m)."""
+        ctx.save_for_backward(inputs)
+        ctx.weight, ctx.settings, ctx.has_bias = weight, settings, bias is not None
+        return product(inputs, weight, bias)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, None, Tensor | None, None]:
+        """The gradients of inputs and bias; W has none left to hand on."""
+        (inputs,) = ctx.saved_tensors
+        rate, decay = ctx.settings.learning_rate, ctx.settings.weight_decay
+        weight = ctx.weight.to(gradient.dtype)  # under autocast the products are in bfloat16
+        of_inputs = torch.bmm(gradient, weight) if ctx.needs_input_grad[0] else None
+        # W <- (1 - eta lambda) W - eta g^T x
+        if gradient.dtype == ctx.weight.dtype:
+            ctx.weight.baddbmm_(gradient.mT, inputs, beta=1 - rate * decay, alpha=-rate)
+        else:
+            step = torch.bmm(gradient.mT, inputs.to(gradient.dtype))
+            ctx.weight.mul_(1 - rate * decay).sub_(step, alpha=rate)
+        return of_inputs, None, gradient.sum(dim=1) if ctx.has_bias else None, None
+
+
+def product(inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """X W^T + b of every client; one large product where all have the same W."""
+    if weight.stride(0) == 0:
+        outputs = functional.linear(inputs, weight[0])
+        return outputs if bias is None else outputs + bias[:, None]
+    if bias is None:
+        return torch.bmm(inputs, weight.mT)
+    return torch.baddbmm(bias[:, None], inputs, weight.mT)
+
+
+def linear(inputs: Tensor, weight: Part, bias: Tensor | None, fused: Fused | None) -> Tensor:
+    """A linear layer of every client; if `fused` is given, weights take their steps in the backward pass."""
+    if inputs.dim() > 3:  # a sample's rows, such as its words, are so many inputs more
+        outputs = linear(inputs.flatten(1, -2), weight, bias, fused)
+        return outputs.reshape(*inputs.shape[:-1], outputs.shape[-1])
+    if isinstance(weight, Tensor):
+        return _product(inputs, weight, bias, fused)
+    out_features, in_features = weight.adaptor.shape
+    if isinstance(weight.adaptor, LowRankAdaptor) and (
+        inputs.shape[1] * (out_features + in_features) < out_features * in_features
+    ):
+        # y = x W^T + b + (x V) (pi U)^T, with all C adaptors side by side
+        u = (weight.mixture[:, :, None, None] * weight.factors["U"]).movedim(1, 2).flatten(2)
+        v = weight.factors["V"].movedim(1, 2).flatten(2)
+        return torch.baddbmm(_product(inputs, weight.base, bias, fused), torch.bmm(inputs, v), u.mT)
+    return product(inputs, weight.merged(), bias)
+
+
+def _product(inputs: Tensor, weight: Tensor, bias: Tensor | None, fused: Fused | None) -> Tensor:
+    if fused is not None and weight.is_leaf and weight.requires_grad:
+        fused.weights.add(id(weight))
+        outputs: Tensor = Product.apply(inputs, weight, bias, fused.settings)  # type: ignore[no-untyped-call]
+        return outputs
+    return product(inputs, weight, bias)
+
+
+def convolution(layer: nn.Conv2d, inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """A convolution of every client: plain if they are one or have the same kernel, else grouped."""
+    num_clients, batch = inputs.shape[:2]
+
+    def run(inputs: Tensor, weight: Tensor, bias: Tensor | None, groups: int) -> Tensor:
+        return torch.conv2d(inputs, weight, bias, layer.stride, layer.padding, layer.dilation, groups)
+
+    if num_clients == 1:
+        # pooling, and mostly the convolution too, is faster on a CPU with the channels last in memory
+        images = inputs[0].contiguous(memory_format=torch.channels_last)
+        return run(images, weight[0], None if bias is None else bias[0], layer.groups)[None]
+    if weight.stride(0) == 0:
+        outputs = run(inputs.flatten(0, 1), weight[0], None, layer.groups)
+        outputs = outputs.reshape(num_clients, batch, *outputs.shape[1:])
+    else:
+        side_by_side = inputs.transpose(0, 1).flatten(1, 2)
+        outputs = run(side_by_side, weight.flatten(0, 1), None, num_clients * layer.groups)
+        outputs = outputs.reshape(batch, num_clients, -1, *outputs.shape[2:]).transpose(0, 1)
+    return outputs if bias is None else outputs + bias[:, None, :, None, None]
+
+
+def added_up(part: Part) -> Tensor:
+    """A parameter of every client, with its adaptors."""
+    return part.merged() if isinstance(part, Mixture) else part
+
+
+def stacked_forward(
+    layers: Layers,
+    parts: Mapping[str, Part],
+    inputs: Tensor,
+    keys: Tensor | None = None,
+    fused: Fused | None = None,
+) -> Tensor:
+    """Run a chain of layers for a stack of clients.
+
+    Args:
+        layers: what `chain` found.
+        parts: the clients' parameters, each with an axis of clients in front.
+        inputs: shape (k, B, ...).
+        keys: that dropout's masks follow from, shape (k,); None in evaluation.
+        fused: in training, if weights may take their steps in the backward pass.
+
+    Returns:
+        Outputs, shape (k, B, ...).
+    """
+    num_clients = len(inputs)
+
+    def part(name: str, layer: nn.Module, which: str) -> Part | None:
+        """What the method made of a parameter; the model's own where it is frozen."""
+        made = parts.get(f"{name}.{which}".lstrip("."))
+        own = getattr(layer, which)
+        return own.expand(num_clients, *own.shape) if made is None and own is not None else made
+
+    for name, layer in layers:
+        if isinstance(layer, (nn.Linear, nn.Conv2d)):
+            weight, bias = part(name, layer, "weight"), part(name, layer, "bias")
+            assert weight is not None
+            summed = None if bias is None else added_up(bias)
+            if isinstance(layer, nn.Linear):
+                inputs = linear(inputs, weight, summed, fused)
+            else:
+                inputs = convolution(layer, inputs, added_up(weight), summed)
+        elif isinstance(layer, nn.Dropout):
+            if keys is not None and layer.p:
+                keys = next_key(keys)
+                inputs = inputs * keep(keys, inputs.shape[1:], layer.p).to(inputs.dtype) / (1 - layer.p or 1)
+        elif isinstance(layer, nn.Flatten):
+            inputs = inputs.flatten(layer.start_dim + 1, layer.end_dim + (layer.end_dim >= 0))
+        else:
+            inputs = layer(inputs.flatten(0, 1)).unflatten(0, inputs.shape[:2])
+    return inputs
