@@ -9,15 +9,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from floral_lite import Federation, Shard, Task, methods, train
+from floral_lite import Federation, InputError, Shard, Task, methods, train
 from floral_lite.adaptors import Convolution
 from floral_lite.data import FlipAndCrop
 from floral_lite.factored import Mixture
 from floral_lite.federation import aggregate, engine
 from floral_lite.federation.aggregate import Sums
 from floral_lite.federation.batch import MEANS
+from floral_lite.federation.layers import chain
 from floral_lite.federation.memory import Memory
-from floral_lite.federation.stacked import chain
 from floral_lite.methods import ROUTER, Method
 from floral_lite.models import Normalise
 from floral_lite.roles import Roles
@@ -26,7 +26,7 @@ from .federations import Draw, agree, first_state, make_task, normal, numbers, s
 
 
 class Attention(nn.Module):
-    """Words, attention, a layer norm, and dropout of elements and of channels, called as functions."""
+    """Words, attention, a layer norm, dropout called as functions, and a parameter that is one number."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -34,11 +34,12 @@ class Attention(nn.Module):
         self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
         self.norm = nn.LayerNorm(8)
         self.last = nn.Linear(8, 3)
+        self.scale = nn.Parameter(torch.tensor(1.5))
 
     def forward(self, words: Tensor) -> Tensor:
         hidden = functional.dropout1d(self.words(words), 0.2, self.training)
         hidden = self.norm(hidden + self.attention(hidden, hidden, hidden)[0])
-        return self.last(functional.dropout(hidden.mean(dim=1), 0.2, self.training))
+        return self.scale * self.last(functional.dropout(hidden.mean(dim=1), 0.2, self.training))
 
 
 class Images(nn.Module):
@@ -70,12 +71,6 @@ def partly_frozen() -> nn.Module:
     return model
 
 
-def hooked() -> nn.Module:
-    model = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3))
-    model.register_forward_hook(lambda module, inputs, outputs: 2 * outputs)
-    return model
-
-
 class Network(NamedTuple):
     """A network, what it is trained on, and whether the engine should know it as a chain of layers."""
 
@@ -85,7 +80,6 @@ class Network(NamedTuple):
 
 
 NETWORKS = {
-    "one layer": Network(lambda: nn.Linear(4, 3), normal(4), True),
     "mlp": Network(
         lambda: nn.Sequential(nn.Flatten(), nn.Linear(4, 6), nn.ReLU(inplace=True), nn.Linear(6, 3)),
         normal(2, 2),
@@ -115,15 +109,14 @@ NETWORKS = {
     "cnn": Network(
         lambda: nn.Sequential(
             Normalise([0.1, 0.2], [1.0, 2.0]),
-            nn.Conv2d(2, 4, 3, padding="same", groups=2), nn.SiLU(), nn.MaxPool2d(2, stride=1),
-            nn.Conv2d(4, 6, (3, 2), stride=(2, 1), padding=(1, 0), dilation=(1, 2), bias=False), nn.ReLU(),
+            nn.Conv2d(2, 4, 3, padding="same", groups=2), nn.ReLU(), nn.MaxPool2d(2, 1, padding=1),
+            nn.Conv2d(4, 6, (3, 2), stride=(2, 1), padding=(1, 0), dilation=(1, 2), bias=False), nn.SiLU(),
             nn.AvgPool2d(2, 1), nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Dropout(0.3), nn.Identity(),
             nn.Linear(24, 3),
         ),
         normal(2, 6, 6),
         True,
     ),
-    "hooked": Network(hooked, normal(4), False),
     "attention": Network(Attention, words(40, 5), False),
     "images": Network(Images, normal(2, 3, 3), False),
     "batch norm 1d": Network(
@@ -207,8 +200,10 @@ def test_every_setting_on_every_network(name: str, number: int) -> None:
     compare(task, method(task.model))
 
 
-@pytest.mark.parametrize("kind", get_args(Convolution))
-@pytest.mark.parametrize("name", ["cnn", "batch norm 2d"])
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [*(("cnn", kind) for kind in get_args(Convolution)), ("batch norm 2d", "filter"), ("images", "channel")],
+)
 def test_every_kind_of_convolution_adaptor(name: str, kind: str) -> None:
     task = task_of(name)
     compare(task, floral(task, convolution=kind))
@@ -347,6 +342,16 @@ def test_weights_are_merged_or_run_as_factors_whichever_costs_less(monkeypatch: 
         assert shape in factored
 
 
+@pytest.mark.parametrize("name", ["cnn", "batch norm 2d", "images"])
+def test_convolutions_client_by_client(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a CPU trains them."""
+    monkeypatch.undo()
+    stacks = watch_stacks(monkeypatch)
+    task = task_of(name, local_epochs=2)
+    compare(task, floral(task))
+    assert {len(sizes) for sizes in stacks} == {1}
+
+
 class Noise:
     """Augmentation whose draws are real numbers."""
 
@@ -387,14 +392,30 @@ def test_dropout_of_everything_leaves_the_bias_behind_it() -> None:
     assert (after.shared["2.bias"] - first.shared["2.bias"]).abs().min() > 1e-3
 
 
+def test_a_model_that_is_a_single_layer() -> None:
+    task = make_task(lambda: nn.Linear(4, 3), normal(4))
+    assert chain(task.model) is not None
+    for method in METHODS.values():
+        compare(task, method(task.model))
+
+
+def hooked() -> nn.Module:
+    model = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3))
+    model.register_forward_hook(lambda module, inputs, outputs: 2 * outputs)
+    return model
+
+
 def tied() -> nn.Module:
     model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4))
     model[2].weight = model[0].weight
     return model
 
 
-def test_layers_that_share_a_weight_train_it_together() -> None:
-    task = make_task(tied, normal(4))
+@pytest.mark.parametrize("build", [hooked, tied])
+def test_what_a_chain_of_layers_does_not_show(build: Callable[[], nn.Module]) -> None:
+    """A hook on the whole model, and two layers that share a weight."""
+    task = make_task(build, normal(4))
+    assert chain(task.model) is None
     compare(task, methods.FedAvg(task.model))
 
 
@@ -431,6 +452,27 @@ def test_in_single_precision_over_twenty_rounds(name: str) -> None:
     for number, values in numbers(fast).items():
         if "accuracy" not in number:  # a sample may lie on the border between two labels
             assert values == pytest.approx(numbers(loop)[number], rel=1e-3, abs=1e-4), number
+
+
+@pytest.mark.parametrize("which", ["fast", "loop"])
+@pytest.mark.parametrize("name", ["mlp", "wide", "cnn", "attention"])
+def test_rounder_products_leave_parameters_and_averages_their_precision(name: str, which: Any) -> None:
+    """Clients that do not move average to what they were, and bfloat16 would round that at 4e-3."""
+    slow = {"learning_rate": 1e-12, "router_learning_rate": 0.0}
+    task = single(task_of(name, precision="bfloat16", **slow))
+    method = floral(task)
+    first, after = first_state(task, method), train(task, method, engine=which).state
+    for role, before in zip(after, first, strict=True):
+        for parameter, tensor in role.items():
+            assert tensor.dtype == torch.float32
+            if "running" not in parameter:
+                torch.testing.assert_close(tensor, before[parameter], rtol=1e-6, atol=1e-6)
+
+
+def test_batch_norms_are_not_computed_in_bfloat16() -> None:
+    task = single(task_of("batch norm 1d", precision="bfloat16"))
+    with pytest.raises(InputError, match=r"precision is 'bfloat16', but the model has batch norms"):
+        train(task, floral(task))
 
 
 def single(task: Task) -> Task:

@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from floral_lite import Settings, Shard, Task, methods, train
 from floral_lite.federation.batch import Batch
 from floral_lite.federation.draws import batches, draw
+from floral_lite.federation.layers import chain
 from floral_lite.federation.plan import STEPS_FETCHED, Job, Member, Plan, fetch, stack
-from floral_lite.federation.stacked import chain, stacked_step
+from floral_lite.federation.stacked import stacked_step
 from floral_lite.federation.vmapped import vmapped_step
 from floral_lite.methods import Method
 from floral_lite.roles import Roles

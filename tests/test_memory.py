@@ -1,0 +1,217 @@
+"""Memory is counted before it is taken: by hand, by what is alive, and by what a process takes."""
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from floral_lite import InputError, Task, methods
+from floral_lite.federation.engine import evaluate_clients, train_together
+from floral_lite.federation.memory import CPU_BYTES, Memory, activation_bytes, client_bytes
+from floral_lite.federation.plan import STEPS_FETCHED, Job, Member
+from floral_lite.federation.recording import Steps
+from floral_lite.methods import Method
+
+from .federations import first_state, make_task, normal
+
+CPU = torch.device("cpu")
+DOUBLE = 8  # bytes
+
+
+def mlp_task(**changes: Any) -> Task:
+    return make_task(lambda: nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3)), normal(4), **changes)
+
+
+@pytest.mark.parametrize("batch_size", [1, 5, 32])
+def test_what_a_backward_pass_needs_of_an_mlp(batch_size: int) -> None:
+    """The inputs of the first layer, and ReLU's outputs, which are also the inputs of the second."""
+    task = mlp_task()
+    method = methods.FedAvg(task.model)
+    inputs = torch.zeros(batch_size, 4, dtype=torch.float64)
+    counted = activation_bytes(task, method, first_state(task, method), inputs)
+    assert counted == batch_size * (4 + 6) * DOUBLE
+
+
+def test_what_a_backward_pass_needs_of_adaptors() -> None:
+    """One linear layer: beside its inputs, mixed weights and biases, and what they are mixed from."""
+    task = make_task(lambda: nn.Linear(4, 3), normal(4))
+    counted = {}
+    for name, method in (
+        ("plain", methods.FedAvg(task.model)),
+        ("mixed", methods.FLoRAL(task.model, 5, rank=2)),
+    ):
+        inputs = torch.zeros(7, 4, dtype=torch.float64)
+        counted[name] = activation_bytes(task, method, first_state(task, method), inputs)
+    assert counted["plain"] == 7 * 4 * DOUBLE
+    # at least the mixture; at most the 3 x 4 weight, and a few tensors like the 5 adaptors
+    own = 5 * ((3 + 4) * 2 + 3) * DOUBLE
+    assert 5 * DOUBLE <= counted["mixed"] - counted["plain"] <= 3 * 4 * DOUBLE + 3 * own
+
+
+def test_a_client_works_with_everything_but_the_others_own() -> None:
+    task = mlp_task()
+    shared = 4 * 6 + 6 + 6 * 3 + 3
+    assert client_bytes(first_state(task, methods.FedAvg(task.model))) == shared * DOUBLE
+    # two adaptors of rank 1 of each weight and of each bias, and a router
+    clustered = 2 * ((4 + 6) + 6 + (6 + 3) + 3)
+    floral = methods.FLoRAL(task.model, 2, rank=1)
+    assert client_bytes(first_state(task, floral)) == (shared + clustered + 2) * DOUBLE
+
+
+@given(st.integers(1, 10**7), st.integers(1, 40), st.sampled_from([0.0, 0.9]))
+def test_a_stack_takes_as_much_as_is_allowed_and_no_more(
+    max_memory: int, batch_size: int, momentum: float
+) -> None:
+    task = mlp_task(batch_size=batch_size, momentum=momentum)
+    method = methods.FedAvg(task.model)
+    num_clients = Memory(max_memory, CPU).clients_at_once(
+        task, method, first_state(task, method), task.settings
+    )
+    parameters = (4 * 6 + 6 + 6 * 3 + 3) * (4 if momentum else 3)
+    fetched = 2 * STEPS_FETCHED * batch_size * 4
+    kept = 2 * batch_size * (4 + 6)
+    of_a_client = (parameters + fetched + kept) * DOUBLE
+    assert num_clients == 1 or num_clients * of_a_client <= max_memory
+    assert (num_clients + 1) * of_a_client > max_memory
+
+
+def test_a_device_has_its_own_limit_and_nothing_is_none() -> None:
+    assert Memory(None, CPU).max_memory == CPU_BYTES
+    for max_memory in (0, -1):
+        with pytest.raises(InputError, match=f"max_memory is {max_memory}.*2\\*\\*30"):
+            Memory(max_memory, CPU)
+
+
+def test_a_cpu_trains_convolutions_one_by_one() -> None:
+    task = make_task(
+        lambda: nn.Sequential(nn.Conv2d(1, 2, 2), nn.Flatten(), nn.Linear(8, 3)), normal(1, 3, 3)
+    )
+    method = methods.FedAvg(task.model)
+    state = first_state(task, method)
+    assert Memory(10**9, CPU).clients_at_once(task, method, state, task.settings) == 1
+    assert Memory(10**9, CPU).clients_tested(task, method, state, rows=10) > 1
+
+
+class Alive(TorchDispatchMode):
+    """Adds up the memory of all tensors that are made while it is entered, and notes the most."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.storages: dict[int, tuple[StorageWeakRef, int]] = {}
+        self.peak = 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        outputs = function(*args, **(kwargs or {}))
+        for output in tree_leaves(outputs):
+            if isinstance(output, Tensor):
+                storage = output.untyped_storage()
+                self.storages[storage._cdata] = (StorageWeakRef(storage), storage.nbytes())
+        self.storages = {key: kept for key, kept in self.storages.items() if not kept[0].expired()}
+        self.peak = max(self.peak, sum(num_bytes for _, num_bytes in self.storages.values()))
+        return outputs
+
+
+NETWORKS = {
+    "chain": lambda: nn.Sequential(
+        nn.Linear(20, 60), nn.ReLU(), nn.Linear(60, 60), nn.ReLU(), nn.Linear(60, 3)
+    ),
+    "vmapped": lambda: nn.Sequential(
+        nn.Linear(20, 60), nn.LayerNorm(60), nn.ReLU(), nn.Linear(60, 60), nn.ReLU(), nn.Linear(60, 3)
+    ),
+    "convolutions": lambda: nn.Sequential(
+        nn.Conv2d(1, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 8, 3), nn.Flatten(), nn.Linear(48, 3)
+    ),
+}  # fmt: skip
+MAKE: dict[str, Any] = {
+    "fedavg": methods.FedAvg,
+    "floral": lambda model: methods.FLoRAL(model, 4, rank=2),
+    "ensemble": lambda model: methods.Ensemble(model, 4),
+}
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@pytest.mark.parametrize("make", MAKE)
+@pytest.mark.parametrize("network", NETWORKS)
+def test_a_stack_takes_about_what_was_counted(network: str, make: str, momentum: float) -> None:
+    """Thirty clients side by side: at most twice as much, and no small part of the count.
+
+    Of the tensors that are alive at once while they are trained, and while they are tested.
+    """
+    sizes = [64] * 30
+    inputs = normal(1, 4, 5) if network == "convolutions" else normal(20)
+    task = make_task(
+        NETWORKS[network], inputs, sizes=sizes, test_sizes=sizes, clusters=[0] * 30,
+        batch_size=16, momentum=momentum,
+    )  # fmt: skip
+    method: Method = MAKE[make](task.model)
+    state = first_state(task, method)
+    member = Member(task, method, state, state, seed=0)
+    plenty = 10**12
+    memory = Memory(plenty, torch.device("meta"))  # any but a CPU, which trains convolutions one by one
+    trained = plenty // memory.clients_at_once(task, method, state, task.settings)
+    tested = plenty // memory.clients_tested(task, method, state, rows=64)
+    with Alive() as alive:
+        train_together([member], [Job(0, client, 64) for client in range(30)], task.settings, 1, Steps(None))
+    assert 0.25 * 30 * trained <= alive.peak <= 2 * 30 * trained
+    with Alive() as alive:
+        evaluate_clients([member], Memory(plenty, CPU))
+    assert 0.25 * 30 * tested <= alive.peak <= 2 * 30 * tested
+
+
+POPULATION = """
+import resource
+import sys
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from floral_lite import Settings, Shard, Task, methods, train
+from floral_lite.federation import Population
+
+NUM_CLIENTS = int(sys.argv[1])
+
+
+def make(client: int) -> Shard:
+    generator = torch.Generator().manual_seed(client)
+    return Shard(torch.randn(8, 4, generator=generator), torch.randint(3, (8,), generator=generator))
+
+
+shards, model = Population(NUM_CLIENTS, make), nn.Linear(4, 3)
+clusters = torch.arange(NUM_CLIENTS) % 4
+settings = Settings(rounds=2, participation=10 / NUM_CLIENTS, batch_size=4, evaluate_every=0)
+task = Task("many", model, functional.cross_entropy, shards, shards, clusters, settings, {})
+method = methods.FLoRAL(model, num_clusters=4, rank=1)
+peaks = [resource.getrusage(resource.RUSAGE_SELF).ru_maxrss]
+federation = train(task, method)
+peaks.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+assert federation.state.private["router_logits"].shape == (NUM_CLIENTS, 4)
+moved = federation.state.private["router_logits"].any(dim=1).sum()
+print(*peaks, int(moved))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="ru_maxrss has other units elsewhere")
+def test_a_million_clients_take_little_more_than_their_routers() -> None:
+    """Twenty of them are trained. The routers are 16 MB; before, during and after a round there is one
+    copy each, and the clients' clusters and a permutation of their numbers take as much again.
+    """
+    peaks = {}
+    for num_clients in (1_000, 1_000_000):
+        done = subprocess.run(
+            [sys.executable, "-c", POPULATION, str(num_clients)],
+            capture_output=True, text=True, check=True, timeout=120,
+        )  # fmt: skip
+        before, after, moved = map(int, done.stdout.split())
+        peaks[num_clients] = 1024 * (after - before)
+        assert 18 <= moved <= 20
+    routers = 4 * 4 * 1_000_000
+    assert peaks[1_000_000] - peaks[1_000] <= 6 * routers
