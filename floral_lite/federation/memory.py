@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from ..errors import require
 from ..methods import Method
-from ..roles import Roles, num_bytes
+from ..roles import Roles, is_statistic, num_bytes
 from .batch import MEANS
 from .forward import forward
 from .plan import STEPS_FETCHED
@@ -84,11 +84,19 @@ def samples_meet(task: Task, method: Method, state: Roles) -> bool:
     """Whether the outputs of a sample depend on the others of its batch, in the mode that the model is in.
 
     It is so for a batch norm in training, and for whatever layer of a user's own. It is tried out: a
-    few samples alone, and with two more in the batch.
+    few samples alone, and with two more in the batch, at parameters that are a little away from the
+    state's, since a branch that adds nothing at first would hide it.
     """
+    generator = torch.Generator().manual_seed(0)
+
+    def away(name: str, tensor: Tensor) -> Tensor:
+        noise = 0.1 * torch.randn(tensor.shape, generator=generator).to(tensor)
+        return tensor if is_statistic(name) else tensor + noise
+
     some = [task.train[client].inputs[:2] for client in range(min(4, task.num_clients))]
     inputs = torch.cat([samples for samples in some if samples.shape[1:] == some[0].shape[1:]])
     client = state.of_client(0)
+    client = Roles(*({name: away(name, tensor) for name, tensor in role.items()} for role in client))
     key = torch.zeros((), dtype=torch.long, device=inputs.device)
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         try:
