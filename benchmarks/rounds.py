@@ -72,9 +72,8 @@ def measure(task: Task, label: str, products: list[floor.Product], repeats: int)
     }
 
 
-def measure_all(tasks: dict[str, Task], repeats: int) -> list[Record]:
-    """All methods on all tasks, a record each."""
-    records = []
+def measure_all(tasks: dict[str, Task], repeats: int) -> Iterator[Record]:
+    """All methods on all tasks, a record each, as they come."""
     for title, task in tasks.items():
         settings, shard = task.settings, task.train[0]
         num_sampled = max(1, round(settings.participation * task.num_clients))
@@ -87,8 +86,7 @@ def measure_all(tasks: dict[str, Task], repeats: int) -> list[Record]:
                 "samples_a_client": len(shard),
                 "batch_size": settings.batch_size,
             }
-            records.append(about | measure(task, label, products, repeats))
-    return records
+            yield about | measure(task, label, products, repeats)
 
 
 def table(records: list[Record]) -> pd.DataFrame:
@@ -105,7 +103,7 @@ def table(records: list[Record]) -> pd.DataFrame:
 def main(
     threads: Annotated[int, typer.Option(help="torch's threads", min=1)] = 2,
     repeats: Annotated[int, typer.Option(help="rounds that are timed", min=1)] = 5,
-    cifar_samples: Annotated[int, typer.Option(help="of a client's 2,500, for CIFAR-10", min=1)] = 320,
+    cifar_samples: Annotated[int, typer.Option(help="of a client's 2,500, for CIFAR-10", min=1)] = 128,
     out: Annotated[Path, typer.Option(help="where rounds.json goes")] = RESULTS,
 ) -> None:
     """Measure, print and save."""
@@ -116,9 +114,12 @@ def main(
             num_samples=cifar_samples, num_test=1
         ),
     }
-    records = measure_all(tasks, repeats)
-    print(table(records).to_string(index=False, float_format="{:.2f}".format))
-    print(save("rounds", records, out))
+    records: list[Record] = []
+    for record in measure_all(tasks, repeats):
+        records.append(record)
+        path = save("rounds", records, out)  # after each method: what is measured is not lost
+        print(table([record]).to_string(index=False, float_format="{:.2f}".format), flush=True)
+    print(path)
 
 
 if __name__ == "__main__":

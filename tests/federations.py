@@ -11,6 +11,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from floral_lite import Federation, Settings, Shard, Task
+from floral_lite.federation.batch import Batch
+from floral_lite.federation.recording import Recorded, Step
 from floral_lite.federation.rounds import Run, initial_state
 from floral_lite.federation.shards import Augment
 from floral_lite.federation.task import Loss
@@ -123,3 +125,11 @@ def standing(task: Task, method: Method, federation: Federation, seed: int = 0) 
         for name in before
         if torch.equal(before[name], after[name])
     }
+
+
+def replayed(step: Step, client: Roles, velocity: Roles, batch: Batch) -> Recorded:
+    """A step that reads and writes the same memory each time, as a CUDA graph does, on any device."""
+    given = {name: tensor.clone() for name, tensor in batch._asdict().items() if tensor is not None}
+    fixed = batch._replace(**given)
+    losses = torch.empty(len(batch.inputs), dtype=client.tensors()[0].dtype)
+    return Recorded(fixed, lambda: losses.copy_(step(client, velocity, fixed)), losses)

@@ -175,7 +175,7 @@ def tiny_task(benchmark: Any) -> Task:
 
 def test_rounds_times_everyone_on_every_method(benchmark: Any) -> None:
     rounds = benchmark("rounds")
-    records = rounds.measure_all({"tiny": tiny_task(benchmark)}, repeats=2)
+    records = list(rounds.measure_all({"tiny": tiny_task(benchmark)}, repeats=2))
     assert [record["method"] for record in records] == ["FedAvg", "FLoRAL 1%", "FLoRAL 10%", "Ensemble"]
     ratios = {"naive / engine", "loop / engine", "engine / floor"}
     for record in records:

@@ -13,16 +13,17 @@ from floral_lite import Federation, InputError, Shard, Task, methods, train
 from floral_lite.adaptors import Convolution
 from floral_lite.data import FlipAndCrop
 from floral_lite.factored import Mixture
-from floral_lite.federation import aggregate, engine
+from floral_lite.federation import aggregate, engine, rounds
 from floral_lite.federation.aggregate import Sums
 from floral_lite.federation.batch import MEANS
 from floral_lite.federation.layers import chain
 from floral_lite.federation.memory import Memory
+from floral_lite.federation.recording import Steps
 from floral_lite.methods import ROUTER, Method
 from floral_lite.models import Normalise
 from floral_lite.roles import Roles
 
-from .federations import Draw, agree, first_state, make_task, normal, numbers, standing, words
+from .federations import Draw, agree, first_state, make_task, normal, numbers, replayed, standing, words
 
 
 class Attention(nn.Module):
@@ -347,9 +348,28 @@ def test_convolutions_client_by_client(name: str, monkeypatch: pytest.MonkeyPatc
     """As a CPU trains them."""
     monkeypatch.undo()
     stacks = watch_stacks(monkeypatch)
-    task = task_of(name, local_epochs=2)
+    task = task_of(name, participation=0.6)
     compare(task, floral(task))
     assert {len(sizes) for sizes in stacks} == {1}
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("wide", {"local_epochs": 2}),
+        ("attention", {}),
+        ("batch norm 1d", {"momentum": 0.9, "weight_decay": 0.1}),
+    ],
+)
+def test_steps_that_are_recorded_once_and_replayed(
+    name: str, changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stacks of other lengths, short batches and later rounds find the step, the batch and themselves."""
+    monkeypatch.setattr(rounds, "Steps", lambda record: Steps(replayed))
+    for limit in (2, 10**9):
+        monkeypatch.setattr(Memory, "clients_at_once", lambda *_, limit=limit: limit)
+        task = task_of(name, participation=1.0, **changes)
+        compare(task, methods.FLoRAL(task.model, 3, rank=1, router=NOISY))
 
 
 class Noise:

@@ -2,6 +2,8 @@
 
 import subprocess
 import sys
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,7 +17,7 @@ from torch.utils._pytree import tree_leaves
 
 from floral_lite import InputError, Task, methods
 from floral_lite.federation.engine import evaluate_clients, train_together
-from floral_lite.federation.memory import CPU_BYTES, Memory, activation_bytes, client_bytes
+from floral_lite.federation.memory import CPU_BYTES, Memory, activation_bytes, client_bytes, samples_meet
 from floral_lite.federation.plan import STEPS_FETCHED, Job, Member
 from floral_lite.federation.recording import Steps
 from floral_lite.methods import Method
@@ -98,6 +100,57 @@ def test_a_cpu_trains_convolutions_one_by_one() -> None:
     state = first_state(task, method)
     assert Memory(10**9, CPU).clients_at_once(task, method, state, task.settings) == 1
     assert Memory(10**9, CPU).clients_tested(task, method, state, rows=10) > 1
+
+
+class Centred(nn.Module):
+    def forward(self, inputs: Tensor) -> Tensor:
+        return inputs - inputs.mean(dim=0)
+
+
+class Attention(nn.Module):
+    def __init__(self, dropout: float) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(4, 2, dropout, batch_first=True)
+        self.last = nn.Linear(4, 3)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.last(self.attention(inputs, inputs, inputs)[0].mean(dim=1))
+
+
+def between(*layers: nn.Module) -> nn.Module:
+    return nn.Sequential(nn.Conv1d(5, 6, 1), *layers, nn.Flatten(), nn.Linear(24, 3))
+
+
+MEETINGS: dict[str, tuple[Callable[[], nn.Module], bool, bool]] = {
+    "samples apart": (lambda: between(nn.GroupNorm(2, 6), nn.Dropout(0.5), nn.Dropout1d(0.5)), False, False),
+    "attention": (lambda: Attention(0.0), False, False),
+    "batch norm": (lambda: between(nn.BatchNorm1d(6)), True, False),
+    "without statistics": (lambda: between(nn.BatchNorm1d(6, track_running_stats=False)), True, True),
+    "a user's own": (lambda: between(Centred()), True, True),
+    # dropout that draws for the whole batch from torch's own generator
+    "its own draws": (lambda: Attention(0.5), True, False),
+}
+
+
+@pytest.mark.parametrize("name", MEETINGS)
+def test_whether_samples_meet_is_tried_out_in_training_and_in_evaluation(name: str) -> None:
+    build, *expected = MEETINGS[name]
+    task = make_task(build, normal(5, 4))
+    method = methods.FLoRAL(task.model, 2, rank=1)
+    generator = torch.get_rng_state()
+    for mode, meet in zip((True, False), expected, strict=True):
+        assert (
+            samples_meet(replace(task, model=task.model.train(mode)), method, first_state(task, method))
+            == meet
+        )
+    assert torch.equal(torch.get_rng_state(), generator)
+
+
+def test_only_known_means_are_filled_up() -> None:
+    for loss, expected in ((nn.functional.cross_entropy, True), (nn.CrossEntropyLoss(), False)):
+        task = mlp_task(loss=loss)
+        method = methods.FedAvg(task.model)
+        assert Memory(None, CPU).fillable(task, method, first_state(task, method)) == expected
 
 
 class Alive(TorchDispatchMode):

@@ -233,7 +233,7 @@ def federations(draw: st.DrawFn) -> tuple[Task, Method]:
     return task, method
 
 
-@hypothesis_settings(max_examples=40)
+@hypothesis_settings(max_examples=100)
 @given(federations(), st.integers(0, 5), st.sampled_from([1, 20_000, 10**9]))
 def test_any_federation_comes_to_the_same_on_both_engines(
     federation: tuple[Task, Method], seed: int, max_memory: int

@@ -12,12 +12,13 @@ from torch import Tensor, nn
 
 from floral_lite import Federation, InputError, Task, methods, tasks, train
 from floral_lite.data import as_float
-from floral_lite.federation import Pool, Run, engine, stacked_rounds, train_runs
+from floral_lite.federation import Pool, Run, engine, rounds, stacked_rounds, train_runs
 from floral_lite.federation.memory import Memory
+from floral_lite.federation.recording import Steps
 from floral_lite.methods import Method
 from floral_lite.models import seeded
 
-from .federations import agree, first_state, identical, make_task, normal, words
+from .federations import agree, first_state, identical, make_task, normal, replayed, words
 
 SEEDS = (3, 1, 2)
 
@@ -180,8 +181,13 @@ def test_a_stack_is_of_one_configuration() -> None:
         list(stacked_rounds(runs, task.settings))
 
 
+@pytest.mark.parametrize("record", [None, replayed])
 @pytest.mark.parametrize("name", ["chain", "batch norm"])
-def test_stacked_seeds_keep_their_own_frozen_layers(name: str) -> None:
+def test_stacked_seeds_keep_their_own_frozen_layers(
+    name: str, record: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where steps are recorded, as on a GPU: another run's step has its frozen layers in it."""
+    monkeypatch.setattr(rounds, "Steps", lambda _: Steps(record))
     runs = ragged_runs(name, "fedavg")
     for run in runs:
         run.task.model[0].requires_grad_(False)

@@ -117,7 +117,8 @@ def train_together(
     task, method = members[0].task, members[0].method
     layers = chain(task.model)
     client = stack(members, jobs, settings.stateful).map(torch.clone)
-    client = client._replace(clustered={name: side_by_side(t) for name, t in client.clustered.items()})
+    factors = {name: side_by_side(t) for name, t in client.clustered.items() if name.endswith((".U", ".V"))}
+    client = client._replace(clustered=client.clustered | factors)
     velocity = client.map(torch.zeros_like) if settings.momentum else Roles({}, {}, {})
     client, velocity = steps.place(client, velocity)
     step: Step = partial(vmapped_step, task, method, settings)
@@ -134,7 +135,7 @@ def train_together(
 
 
 def side_by_side(tensor: Tensor) -> Tensor:
-    """The same tensor (k, C, ..., R), in memory as (k, ..., C, R): the clusters' columns side by side."""
+    """A factor (k, C, ..., R), in memory as (k, ..., C, R): the columns of all clusters side by side."""
     return tensor.movedim(1, -2).contiguous().movedim(-2, 1)
 
 

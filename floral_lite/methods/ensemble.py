@@ -71,8 +71,8 @@ class Ensemble(Method):
         mixture = self.router.mixture(client.private[ROUTER], draws)
         parts: dict[str, Tensor | Mixture] = {}
         for name, models in client.clustered.items():
-            weights = mixture.reshape(*mixture.shape, *[1] * (models.dim() - mixture.dim()))
-            parts[name] = (weights * models).sum(dim=mixture.dim() - 1)
+            mixed = torch.einsum("...c,...cl->...l", mixture, models.flatten(mixture.dim()))
+            parts[name] = mixed.reshape(*mixture.shape[:-1], *models.shape[mixture.dim() :])
         return parts
 
     def draw(self, num_steps: int, generator: torch.Generator) -> Tensor | None:
