@@ -4,7 +4,7 @@ from . import methods, tasks
 from ._version import __version__
 from .errors import DivergenceError, InputError
 from .export import export_peft
-from .federation import Federation, History, Settings, Shard, Task, train
+from .federation import Federation, History, Run, Settings, Shard, Task, train, train_runs
 from .floral import Floral
 from .precondition import precondition, preconditioner
 from .router import Router
@@ -17,6 +17,7 @@ __all__ = [
     "History",
     "InputError",
     "Router",
+    "Run",
     "Settings",
     "Shard",
     "Task",
@@ -29,4 +30,5 @@ __all__ = [
     "save",
     "tasks",
     "train",
+    "train_runs",
 ]

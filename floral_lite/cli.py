@@ -45,7 +45,7 @@ def run(
     evaluate_every: Annotated[int | None, typer.Option(help="rounds between two evaluations")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps")] = "auto",
     engine: Annotated[str, typer.Option(help="fast, or loop for Algorithm 1 client by client")] = "fast",
-    precision: Annotated[str | None, typer.Option(help="float32, tf32 or bfloat16")] = None,
+    precision: Annotated[str | None, typer.Option(help="float32, bfloat16, or tf32 on NVIDIA GPUs")] = None,
     max_memory: Annotated[
         float | None, typer.Option(help="GB for clients in training; what suits the device if none")
     ] = None,

@@ -116,7 +116,7 @@ def reinitialised(model: nn.Module, *key: int) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(stream(key[0], "copies", *key[1:]).initial_seed())
         for layer in fresh.modules():
-            reset = getattr(layer, "reset_parameters", None)
-            if reset is not None:
-                reset()
+            for name in ("reset_parameters", "_reset_parameters"):  # attention has the second
+                if hasattr(layer, name):
+                    getattr(layer, name)()
     return fresh

@@ -70,7 +70,7 @@ def federated_round(
                 num_samples = torch.tensor([float(chunk[place].num_samples) for place in mine])
                 mixture = member.method.mixtures(own.private, len(mine))
                 sums[index].add([chunk[place].client for place in mine], own, num_samples, mixture)
-    # the first time that the host waits for the device
+    # only here does the host wait for the results
     told = dict(zip(losses, torch.stack(list(losses.values())).tolist(), strict=True))
     return [
         (total.average(), {job.client: told[job] for job in jobs if job.member == index})

@@ -43,7 +43,7 @@ def chain(model: nn.Module) -> Layers | None:
         if not known or not plain or hooks or list(layer.buffers()):
             return None
         layers.append((name, layer))
-    for place, ((_, layer), (_, following)) in enumerate(pairwise(layers)):
+    for place, ((_, layer), (_, following)) in enumerate(pairwise(tuple(layers))):
         # the largest of some numbers, cut at zero, is the largest of the numbers cut at zero: the same
         # outputs and gradients, and ReLU has fewer numbers to see after the pooling
         if type(layer) is nn.ReLU and type(following) is nn.MaxPool2d:
@@ -56,10 +56,12 @@ class Fused(NamedTuple):
 
     Attributes:
         settings: learning rate and weight decay.
-        weights: the weights that take their steps in the backward pass, by identity.
+        allowed: the weights that may take their steps in the backward pass, by identity.
+        weights: those of them that do.
     """
 
     settings: Settings
+    allowed: set[int]
     weights: set[int]
 
 
@@ -118,7 +120,7 @@ def linear(inputs: Tensor, weight: Part, bias: Tensor | None, fused: Fused | Non
 
 
 def _product(inputs: Tensor, weight: Tensor, bias: Tensor | None, fused: Fused | None) -> Tensor:
-    if fused is not None and weight.is_leaf and weight.requires_grad:
+    if fused is not None and id(weight) in fused.allowed:
         fused.weights.add(id(weight))
         outputs: Tensor = Product.apply(inputs, weight, bias, fused.settings)  # type: ignore[no-untyped-call]
         return outputs

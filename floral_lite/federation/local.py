@@ -35,6 +35,7 @@ def local_training(
     """
     losses = []
     velocity = client.map(torch.zeros_like)
+    draws = Draws(*(None if drawn is None else drawn.to(shard.inputs.device) for drawn in draws))  # type: ignore[arg-type]
     augment = [] if draws.augment is None else batches(draws.augment, settings.batch_size)
     for step, rows in enumerate(batches(draws.order, settings.batch_size)):
         inputs, targets = shard.inputs[rows], shard.targets[rows]

@@ -136,7 +136,6 @@ def activation_bytes(task: Task, method: Method, state: Roles, inputs: Tensor) -
     was_training = task.model.training
     task.model.eval()
     with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor), torch.enable_grad():
-        outputs, _ = forward(task.model, method, client, inputs)
+        forward(task.model, method, client, inputs)
     task.model.train(was_training)
-    del outputs
     return sum(kept.values())

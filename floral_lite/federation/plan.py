@@ -130,7 +130,7 @@ class Plan:
                 own = self._augment(place)[steps.start : steps.stop].flatten(0, 1)
                 draws[place, : len(own)] = own
             changed = augment(inputs.flatten(0, 1), draws.flatten(0, 1).to(inputs.device))
-            inputs = changed.reshape(inputs.shape)
+            inputs = changed.reshape(*inputs.shape[:2], *changed.shape[1:])
         return inputs, targets
 
     def _augment(self, place: int) -> Tensor:

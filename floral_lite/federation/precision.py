@@ -14,6 +14,9 @@ def tf32(precision: Precision) -> Iterator[None]:
 
     Torch's convolutions use TF32 unless told: without this CPU and GPU would not agree in "float32".
     """
+    if not torch.cuda.is_available():
+        yield
+        return
     matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
     before = matmul.allow_tf32, cudnn.allow_tf32
     matmul.allow_tf32 = cudnn.allow_tf32 = precision == "tf32"

@@ -17,6 +17,9 @@ from .batch import Batch
 
 logger = logging.getLogger(__name__)
 
+# Kinds of steps that are recorded, each with memory of its own; ragged clients make many.
+MOST = 32
+
 # step(client, velocity, batch): a local step in place, which returns the losses
 Step = Callable[[Roles, Roles, Batch], Tensor]
 
@@ -58,12 +61,16 @@ class Steps:
             client.tensors()[0].data_ptr(),
             *_shapes([*client.tensors(), *(tensor for tensor in batch if tensor is not None)]),
         )
+        if key not in self._recorded and len(self._recorded) == MOST:
+            return step(client, velocity, batch)
         if key not in self._recorded:
             try:
                 self._recorded[key] = self.record(step, client, velocity, batch)
             except RuntimeError as error:
                 logger.warning("local steps are not recorded as a CUDA graph, they run one by one: %s", error)
                 self.record = None
+                self._places.clear()
+                self._recorded.clear()
                 return step(client, velocity, batch)
         recorded = self._recorded[key]
         for fixed, given in zip(recorded.batch, batch, strict=True):

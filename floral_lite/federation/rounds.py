@@ -2,14 +2,16 @@
 
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from typing import Literal, NamedTuple, get_args
 
 import torch
+from torch import nn
 
 from ..devices import find_device
 from ..errors import require
 from ..methods import Method
-from ..roles import Roles
+from ..roles import Roles, is_statistic
 from ..seeds import stream
 from . import engine as fast
 from . import loop
@@ -83,7 +85,8 @@ def federated_rounds(
             the device.
 
     Yields:
-        The history so far and the parameters after the round; the caller may stop at any round.
+        The history so far (one object, which grows) and the parameters after the round; the caller
+        may stop at any round.
         A resumed run begins with what it had.
 
     Raises:
@@ -129,6 +132,12 @@ def stacked_rounds(
     require(len(runs) > 0, "runs is empty; give at least one Run(task, method, seed)")
     require(engine in get_args(Engine), f"engine is {engine!r}; it is 'fast' or 'loop'")
     place = find_device(device)
+    for run in runs if len(runs) > 1 else ():
+        require(
+            getattr(run.method, "model", run.task.model) is run.task.model,
+            f"the method of seed {run.seed} was made on another run's model; each run needs one of its own: "
+            f"methods.{type(run.method).__name__}(task.model)",
+        )
     moved: dict[torch.Tensor, torch.Tensor] = {}
     runs = [run._replace(task=run.task.to(place, moved)) for run in runs]
     firsts = [initial_state(run, settings, place) for run in runs]
@@ -140,7 +149,12 @@ def stacked_rounds(
         )
         for run, first in zip(runs, firsts, strict=True)
     ]
-    for federation in federations[1:]:
+    for run, federation in zip(runs[1:], federations[1:], strict=True):
+        require(
+            (repr(run.task.model), run.task.loss, run.task.augment)
+            == (repr(runs[0].task.model), runs[0].task.loss, runs[0].task.augment),
+            "the runs have different networks, losses or augmentations: train them apart",
+        )
         check_one_configuration(federations[0], federation)
     if resumed is not None:
         require(
@@ -150,6 +164,11 @@ def stacked_rounds(
         for old, new in zip(resumed, federations, strict=True):
             check_same_run(old.history, new.history)
             check_same_shapes(old.state, new.state)
+            require(
+                len(old.history.rounds) <= settings.rounds,
+                f"rounds is {settings.rounds}, but the run to be resumed has done {len(old.history.rounds)} "
+                "already: give at least as many",
+            )
             new.history.rounds.extend(old.history.rounds)
         federations = [
             Federation(
@@ -161,7 +180,8 @@ def stacked_rounds(
         ]
         yield federations
     memory = Memory(max_memory, place)
-    steps = Steps(record_on_cuda if place.type == "cuda" else None)
+    # a recorded step has a model's frozen parameters in it, so that those who share a stack share the steps
+    stacks = [(some, Steps(record_on_cuda if place.type == "cuda" else None)) for some in beside(runs)]
     for number in range(len(federations[0].history.rounds) + 1, settings.rounds + 1):
         begin = time.perf_counter()
         members = [
@@ -169,7 +189,8 @@ def stacked_rounds(
             for run, federation, first in zip(runs, federations, firsts, strict=True)
         ]
         generators = torch.random.fork_rng(devices=[place] if place.type == "cuda" else [])
-        with generators, tf32(settings.precision):
+        on_device = torch.cuda.device(place) if place.type == "cuda" else nullcontext()
+        with generators, tf32(settings.precision), on_device:
             # layers that draw by themselves, other than dropout, draw from torch's own generator
             seed = stream(runs[0].seed, "layers", number).initial_seed()
             torch.default_generator.manual_seed(seed)
@@ -178,8 +199,8 @@ def stacked_rounds(
             if engine == "fast":
                 results = [
                     result
-                    for some in beside(members)
-                    for result in fast.federated_round(some, settings, number, memory, steps)
+                    for some, steps in stacks
+                    for result in fast.federated_round(members[some], settings, number, memory, steps)
                 ]
             else:
                 results = [
@@ -200,7 +221,9 @@ def stacked_rounds(
             ]
             with tf32("float32"):
                 if engine == "fast":
-                    scores = [one for some in beside(members) for one in fast.evaluate_clients(some, memory)]
+                    scores = [
+                        one for some, _ in stacks for one in fast.evaluate_clients(members[some], memory)
+                    ]
                 else:
                     scores = [loop.evaluate_clients(*member[:3]) for member in members]
             for entry, member, of_run in zip(entries, members, scores, strict=True):
@@ -210,14 +233,17 @@ def stacked_rounds(
         yield federations
 
 
-def beside(members: Sequence[Member]) -> list[Sequence[Member]]:
-    """The runs that may share a stack: all, or each alone where what is frozen in their models differs."""
-    frozen = [
-        [parameter for parameter in member.task.model.parameters() if not parameter.requires_grad]
-        for member in members
-    ]
-    alike = all(torch.equal(*pair) for other in frozen[1:] for pair in zip(frozen[0], other, strict=True))
-    return [members] if alike else [[member] for member in members]
+def beside(runs: Sequence[Run]) -> list[slice]:
+    """Which runs may share a stack: all, or each alone where what is not trained in their models differs."""
+
+    def fixed(model: nn.Module) -> list[torch.Tensor]:
+        frozen = [parameter for parameter in model.parameters() if not parameter.requires_grad]
+        return frozen + [buffer for name, buffer in model.named_buffers() if not is_statistic(name)]
+
+    first = fixed(runs[0].task.model)
+    others = [fixed(run.task.model) for run in runs[1:]]
+    alike = all(torch.equal(*pair) for other in others for pair in zip(first, other, strict=True))
+    return [slice(None)] if alike else [slice(index, index + 1) for index in range(len(runs))]
 
 
 def initial_state(run: Run, settings: Settings, device: torch.device) -> Roles:

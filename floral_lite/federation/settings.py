@@ -35,8 +35,8 @@ class Settings:
         stateful: clients keep their private parameters between rounds; if False they
             start every round from the first ones (the router from uniform), and what they
             learned last is used for evaluation only.
-        evaluate_every: rounds between two evaluations of all test shards, >= 1; the last round is
-            always evaluated. 0 evaluates never.
+        evaluate_every: rounds between two evaluations of all test shards; the last round is always
+            evaluated. 0 evaluates never.
 
     Raises:
         InputError: a value is out of its range.
@@ -76,10 +76,13 @@ class Settings:
             require(
                 smallest <= value < math.inf, f"{name} is {value}; it must be at least {smallest}, and finite"
             )
+        for name in ("rounds", "local_epochs", "batch_size", "evaluate_every"):
+            value = getattr(self, name)
+            require(isinstance(value, int), f"{name} is {value!r}; it must be a whole number")
         for name in ("learning_rate", "server_learning_rate", "clip_norm"):
             value = getattr(self, name)
             require(
-                value is None or 0 < value < math.inf,
+                (value is None and name == "clip_norm") or (value is not None and 0 < value < math.inf),
                 f"{name} is {value}; it must be positive, and finite: try 0.1",
             )
         for name in ("momentum", "server_momentum"):

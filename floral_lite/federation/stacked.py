@@ -39,9 +39,11 @@ def stacked_step(
     Returns:
         The training losses, shape (k,).
     """
-    fused = Fused(settings, set())
     plain = not settings.momentum and settings.clip_norm is None
     leaves = client.map(lambda tensor: tensor.detach().requires_grad_())
+    # shared parameters alone: a method's penalty may see private ones
+    untouched = type(method).precondition is Method.precondition or not method.preconditions_shared
+    fused = Fused(settings, {id(leaf) for leaf in leaves.shared.values()} if untouched else set(), set())
     parts = method.parts(leaves, batch.noise)
     with forward_pass(settings.precision, batch.inputs.device):
         outputs = stacked_forward(layers, parts, batch.inputs, batch.keys, fused if plain else None)
@@ -62,9 +64,8 @@ def stacked_step(
             steps = torch.vmap(partial(descend, method, settings=settings))
             stepped = steps(client, client.with_tensors(gradients), velocity)
             for old, new in zip((client, velocity), stepped, strict=True):
-                for name_of_role, role in new._asdict().items():
-                    for name, tensor in role.items():
-                        getattr(old, name_of_role)[name].copy_(tensor)
+                for tensor, after in zip(old.tensors(), new.tensors(), strict=True):
+                    tensor.copy_(after)
     return losses.detach()
 
 

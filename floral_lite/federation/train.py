@@ -94,7 +94,8 @@ def train_runs(
         >>> from floral_lite import methods, tasks
         >>> loaded = tasks.load_seeds("digits-rotate", seeds=[0, 1])
         >>> runs = [Run(task, methods.FedAvg(task.model), seed) for seed, task in enumerate(loaded)]
-        >>> [len(federation.history.rounds) for federation in train_runs(runs, Settings(rounds=2))]
+        >>> settings = loaded[0].settings.with_changes(rounds=2)
+        >>> [len(federation.history.rounds) for federation in train_runs(runs, settings)]
         [2, 2]
     """
     if checkpoints is None:

@@ -46,6 +46,9 @@ class Method(ABC):
     """Everything that the federated loop knows about a method."""
 
     name: ClassVar[str]
+    # Whether an own `precondition` changes the gradients of shared parameters. Where it does not, the fast
+    # engine may take their steps while it computes the gradients.
+    preconditions_shared: ClassVar[bool] = True
 
     @abstractmethod
     def initialise(self, clusters: Tensor, seed: int) -> Roles:
@@ -84,7 +87,10 @@ class Method(ABC):
         return None
 
     def penalty(self, private: dict[str, Tensor]) -> Tensor | float:
-        """What the method adds to the client's training loss; it may depend on private parameters only."""
+        """What the method adds to the client's training loss; it may depend on private parameters only.
+
+        It also serves a stack of clients, whose penalties it sums.
+        """
         return 0.0
 
     def precondition(self, client: Roles, gradients: Roles) -> Roles:
@@ -95,7 +101,10 @@ class Method(ABC):
         return gradients
 
     def mixture(self, private: dict[str, Tensor]) -> Tensor:
-        """pi, shape (C,), from one client's private parameters; a method that mixes nothing has C = 1."""
+        """pi, shape (C,), from one client's private parameters; a method that mixes nothing has C = 1.
+
+        It also serves a stack of clients: (k, C) from their private parameters.
+        """
         return torch.ones(1)
 
     def mixtures(self, private: dict[str, Tensor], num_clients: int) -> Tensor:

@@ -59,6 +59,12 @@ class Ensemble(Method):
         """C models, and routers uniform or one-hot."""
         models = [self.model, *(reinitialised(self.model, seed, c) for c in range(1, self.num_clusters))]
         copies = [trainable(model) for model in models]
+        for name, parameter in copies[0].items():
+            require(
+                self.num_clusters == 1 or parameter.dim() < 2 or not torch.equal(parameter, copies[1][name]),
+                f"{name} starts alike in all models of the ensemble, which would stay alike: give its layer "
+                "a method reset_parameters(), which draws it anew",
+            )
         clustered = {name: torch.stack([copy[name].detach() for copy in copies]) for name in copies[0]}
         if self.routing == "optimal":
             logits = one_hot_logits(clusters, self.num_clusters)
@@ -71,8 +77,8 @@ class Ensemble(Method):
         mixture = self.router.mixture(client.private[ROUTER], draws)
         parts: dict[str, Tensor | Mixture] = {}
         for name, models in client.clustered.items():
-            mixed = torch.einsum("...c,...cl->...l", mixture, models.flatten(mixture.dim()))
-            parts[name] = mixed.reshape(*mixture.shape[:-1], *models.shape[mixture.dim() :])
+            mixed = torch.einsum("...c,...cl->...l", mixture, models.reshape(*mixture.shape, -1))
+            parts[name] = mixed.reshape((*mixture.shape[:-1], *models.shape[mixture.dim() :]))
         return parts
 
     def draw(self, num_steps: int, generator: torch.Generator) -> Tensor | None:

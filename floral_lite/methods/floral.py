@@ -42,6 +42,7 @@ class FLoRAL(Method):
     """
 
     name = "floral"
+    preconditions_shared = False
 
     def __init__(
         self,
@@ -79,7 +80,7 @@ class FLoRAL(Method):
             logits = uniform_logits(len(clusters), self.num_clusters)
         private = {ROUTER: logits} | own_statistics(self.model, self.plan, len(clusters))
         roles = Roles(trainable(self.model), clustered, private)
-        return roles.map(lambda tensor: tensor.to(next(self.model.parameters()).dtype))
+        return roles.map(lambda tensor: tensor.to(next(self.model.parameters())))
 
     def parts(self, client: Roles, draws: Tensor | None = None) -> dict[str, Tensor | Mixture]:
         """w^k = u + sum_c pi_c^k a_c."""

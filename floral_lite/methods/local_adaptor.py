@@ -30,6 +30,7 @@ class LocalAdaptor(Method):
     """
 
     name = "local-adaptor"
+    preconditions_shared = False
 
     def __init__(
         self,
@@ -54,10 +55,8 @@ class LocalAdaptor(Method):
         """The base as it is, and for each client an adaptor that adds nothing."""
         shared = trainable(self.model)
         own = adaptors.initialise(self.plan, 1, stream(seed, "adaptors"))
-        precision = next(self.model.parameters()).dtype
-        private = {
-            name: tensor.to(precision).expand(len(clusters), *tensor.shape) for name, tensor in own.items()
-        }
+        like = next(self.model.parameters())
+        private = {name: tensor.to(like).expand(len(clusters), *tensor.shape) for name, tensor in own.items()}
         return Roles(shared, {}, private | own_statistics(self.model, self.plan, len(clusters)))
 
     def parts(self, client: Roles, draws: Tensor | None = None) -> dict[str, Tensor | Mixture]:
