@@ -69,6 +69,30 @@ def check_same_run(old: History, new: History) -> None:
         )
 
 
+def check_one_configuration(first: History, state: Roles, other: History, other_state: Roles) -> None:
+    """Raise InputError unless two runs of a stack differ in their seeds and data only."""
+    may_differ = {"seed", "task_seed"}
+    configs = [
+        {key: value for key, value in history.config.items() if key not in may_differ}
+        for history in (first, other)
+    ]
+    shapes = [
+        [{name: tensor.shape for name, tensor in role.items()} for role in (roles.shared, roles.clustered)]
+        for roles in (state, other_state)
+    ]
+    require(
+        configs[0] == configs[1] and shapes[0] == shapes[1],
+        "the runs are of different configurations; runs that are trained together differ in their seeds and "
+        "data only: train the others apart",
+    )
+
+
+def check_same_shapes(old: Roles, new: Roles) -> None:
+    """Raise InputError unless the parameters of a run that is to go on are those of the model."""
+    shapes = [[{name: t.shape for name, t in role.items()} for role in state] for state in (old, new)]
+    require(shapes[0] == shapes[1], "the run that is to be resumed has another model: give the same one")
+
+
 def new_history(
     task: Task,
     method: Method,

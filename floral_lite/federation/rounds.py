@@ -20,7 +20,14 @@ from .history import History, Round
 from .memory import Memory
 from .plan import Member
 from .precision import tf32
-from .record import add_scores, check_same_run, new_history, train_loss
+from .record import (
+    add_scores,
+    check_one_configuration,
+    check_same_run,
+    check_same_shapes,
+    new_history,
+    train_loss,
+)
 from .recording import Steps, record_on_cuda
 from .server import Moments, first_moments, server_step
 from .settings import Settings
@@ -155,7 +162,7 @@ def stacked_rounds(
             == (repr(runs[0].task.model), runs[0].task.loss, runs[0].task.augment),
             "the runs have different networks, losses or augmentations: train them apart",
         )
-        check_one_configuration(federations[0], federation)
+        check_one_configuration(*federations[0][:2], *federation[:2])
     if resumed is not None:
         require(
             len(resumed) == len(runs),
@@ -268,30 +275,3 @@ def initial_state(run: Run, settings: Settings, device: torch.device) -> Roles:
         own = {name: tensor.expand(run.task.num_clients, -1) for name, tensor in statistics.items()}
         state = state._replace(private=state.private | own)
     return state.map(lambda tensor: tensor.detach().to(device).clone())
-
-
-def check_one_configuration(first: Federation, other: Federation) -> None:
-    """Raise InputError unless two runs of a stack differ in their seeds and data only."""
-    may_differ = {"seed", "task_seed"}
-    configs = [
-        {key: value for key, value in run.history.config.items() if key not in may_differ}
-        for run in (first, other)
-    ]
-    shapes = [
-        [
-            {name: tensor.shape for name, tensor in role.items()}
-            for role in (run.state.shared, run.state.clustered)
-        ]
-        for run in (first, other)
-    ]
-    require(
-        configs[0] == configs[1] and shapes[0] == shapes[1],
-        "the runs are of different configurations; runs that are trained together differ in their seeds and "
-        "data only: train the others apart",
-    )
-
-
-def check_same_shapes(old: Roles, new: Roles) -> None:
-    """Raise InputError unless the parameters of a run that is to go on are those of the model."""
-    shapes = [[{name: t.shape for name, t in role.items()} for role in state] for state in (old, new)]
-    require(shapes[0] == shapes[1], "the run that is to be resumed has another model: give the same one")
