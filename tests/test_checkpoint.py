@@ -282,3 +282,9 @@ def test_a_killed_command_goes_on_where_it_was(tmp_path: Path, monkeypatch: pyte
         before = killed[seed].history.rounds
         assert 3 <= len(before) < 40
         assert kept.rounds[: len(before)] == before
+
+
+def test_a_folder_that_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "round-000003").mkdir()
+    with pytest.raises(InputError, match=r"round-000003 is no checkpoint of this version"):
+        load_checkpoint(tmp_path)

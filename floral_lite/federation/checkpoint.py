@@ -84,13 +84,19 @@ def save_checkpoint(federations: Sequence[Federation], folder: Path | str) -> No
 
 
 def load_checkpoint(folder: Path | str) -> list[Federation] | None:
-    """The newest checkpoint in a folder, one Federation for each run, or None if there is none."""
+    """The newest checkpoint in a folder, one Federation for each run, or None if there is none.
+
+    Raises:
+        InputError: the folder of the newest round holds something else.
+    """
     checkpoints = _checkpoints(Path(folder))
     if not checkpoints:
         return None
     newest = checkpoints[-1]
+    num_runs = len(list(newest.glob("history-*.json")))
+    require(num_runs > 0, f"{newest} is no checkpoint of this version: move it away, or name another folder")
     federations = []
-    for index in range(len(list(newest.glob("history-*.json")))):
+    for index in range(num_runs):
         kept: dict[str, Roles] = {}
         for path, tensor in load_file(newest / f"state-{index}.safetensors").items():
             key, role, name = path.split("/", 2)
