@@ -22,6 +22,23 @@ def mlp(num_inputs: int, num_hidden: int, num_outputs: int) -> nn.Module:
     )
 
 
+def relu_net(num_inputs: int, num_hidden: int, num_outputs: int, batch_norm: bool = False) -> nn.Module:
+    """The two-layer ReLU net of the paper's synthetic MLP tasks.
+
+    Args:
+        num_inputs: d_x.
+        num_hidden: the width of the hidden layer.
+        num_outputs: d_y.
+        batch_norm: normalise what comes out of the ReLU.
+
+    Source: section 'Synthetic MLP'; where the batch norm stands, the authors' configuration.
+    """
+    norm = [nn.BatchNorm1d(num_hidden)] if batch_norm else []
+    return nn.Sequential(
+        nn.Linear(num_inputs, num_hidden), nn.ReLU(), *norm, nn.Linear(num_hidden, num_outputs)
+    )
+
+
 def cnn() -> nn.Module:
     """The network of the paper's CIFAR-10 tasks: two convolutions, two linear layers.
 

@@ -16,6 +16,7 @@ from floral_lite.data import FlipAndCrop, as_float, digits, shift_labels
 from floral_lite.federation.pool import Pool
 from floral_lite.federation.task import Loss
 from floral_lite.seeds import stream
+from floral_lite.tasks.images import image_task, rotated
 
 NO_DOWNLOAD = [name for name in tasks.TASKS if not name.startswith(("mnist", "cifar"))]
 needs_mnist = pytest.mark.skipif(
@@ -130,7 +131,7 @@ def test_image_tasks_share_one_copy_of_the_images_whatever_their_number_and_clus
         read.append(digits())
         return read[-1]
 
-    prepare = tasks.image_task(source, lambda: nn.Flatten(), tasks.rotated)
+    prepare = image_task(source, lambda: nn.Flatten(), rotated)
     recipe = replace(tasks.TASKS["digits-rotate"], prepare=prepare)
     monkeypatch.setitem(tasks.TASKS, "digits-rotate", replace(recipe, loss=lambda outputs, targets: outputs))
     loaded = tasks.load_seeds("digits-rotate", [0, 1, 2], num_clusters=8, data_fraction=0.1)

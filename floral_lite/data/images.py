@@ -2,6 +2,7 @@
 
 import importlib
 import os
+import zlib
 from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
@@ -12,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import InputError
+from ..errors import InputError, require
 
 DATA_VARIABLE = "FLORAL_LITE_DATA"
 
@@ -129,10 +130,19 @@ def _cifar(name: str, subfolder: str, folder: Path | None, download: bool) -> Im
             train_images, train_labels, test_images, test_labels = (
                 torch.from_numpy(file[field]) for field in Images._fields
             )
-    except (OSError, EOFError, ValueError, KeyError, BadZipFile) as error:
+    except (OSError, EOFError, ValueError, KeyError, BadZipFile, zlib.error) as error:
         raise InputError(
             f"{archive} is damaged ({error}); remove it, and it is made again from torchvision's files"
         ) from error
+    for split, images, labels in (("train", train_images, train_labels), ("test", test_images, test_labels)):
+        require(
+            images.shape[1:] == (3, 32, 32)
+            and images.dtype == torch.uint8
+            and labels.shape == images.shape[:1],
+            f"{archive} has {split}_images of shape {tuple(images.shape)} and {images.dtype}, and {split}_labels "
+            f"of shape {tuple(labels.shape)}; they must be (N, 3, 32, 32) and torch.uint8, and (N,): remove it, "
+            "and it is made again from torchvision's files",
+        )
     return Images(train_images, train_labels.long(), test_images, test_labels.long())
 
 
@@ -163,7 +173,8 @@ def _torchvision_sets(name: str, folder: Path, download: bool, lacks: str, what:
     except (RuntimeError, OSError) as error:
         raise InputError(
             f"{lacks}, and they could not be downloaded ({str(error).strip().splitlines()[0]}); "
-            f"put them there, or name the folder that holds {what} with --data or {DATA_VARIABLE}"
+            "run it once with a network, put them there yourself, or name the folder that holds "
+            f"{what} with --data or {DATA_VARIABLE}"
         ) from error
     return train, test
 

@@ -78,8 +78,13 @@ def num_kept(num_samples: int, data_fraction: float) -> int:
         >>> num_kept(2500, 0.05), num_kept(100, 0.05), num_kept(7, 0.05)
         (125, 10, 7)
     """
+    check_data_fraction(data_fraction)
+    return min(num_samples, max(MIN_SAMPLES, int(data_fraction * num_samples)))
+
+
+def check_data_fraction(data_fraction: float) -> None:
+    """Raise InputError unless it is a share that leaves something."""
     require(
         0 < data_fraction <= 1,
         f"data_fraction is {data_fraction}; it is the share of training data kept, in (0, 1]: try 0.05",
     )
-    return min(num_samples, max(MIN_SAMPLES, int(data_fraction * num_samples)))

@@ -1,0 +1,204 @@
+"""A task out of a user's own arrays."""
+
+import copy
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Literal, get_args
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from ..data import Images, as_float
+from ..errors import InputError, require
+from ..federation import Settings, Task
+from ..federation.shards import Augment
+from ..models import seeded
+from ..seeds import stream
+from .images import ClusterView, dealt_by_label, dealt_evenly, image_task, label_shifted, rotated
+from .recipe import Recipe, make_tasks
+
+Transform = Literal["rotate", "label-shift", "label-groups"]
+# anything that numpy makes an array of
+Array = Tensor | np.ndarray[Any, Any] | Sequence[Any]
+
+
+def from_arrays(
+    images: Array,
+    labels: Array,
+    test_images: Array | None = None,
+    test_labels: Array | None = None,
+    *,
+    model: nn.Module | Callable[[], nn.Module],
+    num_clients: int,
+    num_clusters: int = 1,
+    transform: Transform | None = None,
+    settings: Settings | None = None,
+    augment: Augment | None = None,
+    data_fraction: float = 1.0,
+    test_fraction: float = 0.2,
+    seed: int = 0,
+    name: str = "own-arrays",
+) -> Task:
+    """A classification task out of arrays: dealt over clients, in clusters that see them differently.
+
+    A data set of torchvision is two lines away, one of Hugging Face likewise::
+
+        digits = torchvision.datasets.FashionMNIST("data", download=True)
+        task = from_arrays(digits.data[:, None], digits.targets, model=..., num_clients=100)
+
+        rows = datasets.load_dataset("cifar10", split="train").with_format("numpy")[:]
+        task = from_arrays(rows["img"].transpose(0, 3, 1, 2), rows["label"], model=..., num_clients=20)
+
+    Args:
+        images: inputs of any shape (N, ...), as tensors, numpy arrays or lists; images are (N, channels,
+            H, W). uint8 is read as x / 255, and floats take the model's precision.
+        labels: integers in [0, number of the model's outputs), shape (N,).
+        test_images: inputs to test on; if None, a share of the images is kept for it, chosen by the seed.
+        test_labels: their labels, given if they are.
+        model: the base model, which is copied, or what builds it, such as `lambda: cnn()`: its first
+            parameters then follow from the seed.
+        num_clients: K.
+        num_clusters: C, more than 1 if there is a transform, which tells clusters apart.
+        transform: "rotate" turns the images of cluster c by 360 c / C degrees; "label-shift" makes class y
+            class (y + c) mod the number of labels, which is the largest label plus 1; "label-groups" gives
+            each cluster a share of the labels to itself; None makes all clients alike.
+        settings: how the task is trained; `Settings()` if None.
+        augment: changes training inputs at random, such as `data.FlipAndCrop()`.
+        data_fraction: see `tasks.load`.
+        test_fraction: share of the images that is kept for tests if no test images are given, in (0, 1).
+        seed: of who gets which samples, of the split, and of a model that is built.
+        name: what the task is called.
+
+    Raises:
+        InputError: lengths or shapes do not fit each other or the model, a label is out of range, an
+            argument is out of its range, or there are too few samples.
+
+    Example:
+        >>> images, labels = np.random.default_rng(0).random((60, 1, 8, 8)), np.arange(60) % 10
+        >>> model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+        >>> task = from_arrays(
+        ...     images, labels, model=model, num_clients=6, num_clusters=2, transform="rotate")
+        >>> task.clusters.tolist(), [len(shard) for shard in task.train], len(task.test[0])
+        ([0, 1, 0, 1, 0, 1], [8, 8, 8, 8, 8, 8], 2)
+    """
+    require(
+        transform is None or transform in get_args(Transform),
+        f"transform is {transform!r}; it is {', '.join(map(repr, get_args(Transform)))} or None",
+    )
+    require(
+        (transform is None) == (num_clusters == 1),
+        f"transform is {transform!r} and num_clusters is {num_clusters}; clusters differ by their transform: "
+        "give one of 'rotate', 'label-shift' and 'label-groups' with 2 clusters or more, and None with 1",
+    )
+    require(
+        (test_images is None) == (test_labels is None),
+        f"{'test_labels' if test_labels is None else 'test_images'} is None; give both test_images and "
+        "test_labels, or neither for a split by the seed",
+    )
+
+    def build() -> nn.Module:
+        return copy.deepcopy(model) if isinstance(model, nn.Module) else model()
+
+    first = seeded(build, seed)
+    parameters = list(first.parameters())
+    require(len(parameters) > 0, "model has no parameters; give one that can be trained")
+    dtype = parameters[0].dtype
+    train = _read("images", images, "labels", labels, dtype)
+    if test_images is None or test_labels is None:
+        sets = _split(*train, test_fraction, seed)
+    else:
+        sets = Images(*train, *_read("test_images", test_images, "test_labels", test_labels, dtype))
+    _check_images(sets, transform, first)
+    num_labels = 1 + int(max(sets.train_labels.max(), sets.test_labels.max()))
+    view: ClusterView | None = None
+    if transform == "rotate":
+        view = rotated
+    elif transform == "label-shift":
+        view = partial(label_shifted, num_labels=num_labels)
+    deal = dealt_by_label(num_labels) if transform == "label-groups" else dealt_evenly
+    recipe = Recipe(
+        about="own arrays",
+        num_clients=num_clients,
+        num_clusters=num_clusters,
+        settings=settings or Settings(),
+        loss=functional.cross_entropy,
+        prepare=image_task(lambda _: sets, build, view, deal),
+        augment=augment,
+    )
+    return make_tasks(name, recipe, [seed], data_fraction, None, None, None)[0]
+
+
+def _read(
+    images_name: str, images: Array, labels_name: str, labels: Array, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    """Images and labels as tensors of their own, or InputError."""
+    inputs, targets = _tensor(images_name, images), _tensor(labels_name, labels)
+    require(
+        inputs.dim() >= 2 and targets.dim() == 1 and len(inputs) == len(targets) > 0,
+        f"{images_name} has shape {tuple(inputs.shape)} and {labels_name} has {tuple(targets.shape)}; they "
+        "must be (N, ...), such as (N, channels, H, W), and (N,), with the same N of at least 1",
+    )
+    require(
+        not targets.is_floating_point() and not targets.is_complex() and int(targets.min()) >= 0,
+        f"{labels_name} is of {targets.dtype} and begins with {targets[:3].tolist()}, the smallest is "
+        f"{targets.min().item()}; labels are integers from 0 on: number the classes",
+    )
+    if inputs.is_floating_point():
+        inputs = inputs.to(dtype)
+    elif inputs.dtype != torch.uint8:
+        inputs = inputs.long()
+    return inputs, targets.long()
+
+
+def _tensor(name: str, array: Array) -> Tensor:
+    """A copy, which later changes of the array leave alone."""
+    if isinstance(array, Tensor):
+        return array.detach().cpu().clone()
+    try:
+        return torch.tensor(np.asarray(array))
+    except (TypeError, ValueError) as error:
+        raise InputError(
+            f"{name} cannot be read as one array of numbers ({error}); give a tensor, a numpy array or a "
+            "list of numbers, all samples of the same shape"
+        ) from error
+
+
+def _split(images: Tensor, labels: Tensor, test_fraction: float, seed: int) -> Images:
+    """A share of the images, chosen at random, becomes the test images."""
+    num_test = round(test_fraction * len(images)) if 0 < test_fraction < 1 else 0
+    require(
+        0 < num_test < len(images),
+        f"test_fraction is {test_fraction}, of {len(images)} images; it is the share kept for tests, in "
+        "(0, 1), and must leave at least one image on both sides: try 0.2, or give test_images",
+    )
+    order = torch.randperm(len(images), generator=stream(seed, "split"))
+    test, train = order[:num_test], order[num_test:]
+    return Images(images[train], labels[train], images[test], labels[test])
+
+
+def _check_images(sets: Images, transform: Transform | None, model: nn.Module) -> None:
+    """Raise InputError unless the images can be turned, if they are to be, and the model takes them."""
+    shape, test_shape = tuple(sets.train_images.shape[1:]), tuple(sets.test_images.shape[1:])
+    require(
+        shape == test_shape,
+        f"an image has shape {shape}, and one of test_images {test_shape}; give both the same shape",
+    )
+    advice = (
+        "images are (N, channels, H, W): give images[:, None] if they are (N, H, W), and "
+        "images.transpose(0, 3, 1, 2), of a numpy array, if channels come last"
+    )
+    require(
+        transform != "rotate" or (len(shape) == 3 and shape[1] == shape[2]),
+        f"transform is 'rotate', but an image has shape {shape}, which is not (channels, H, W) with H = W; "
+        f"{advice}",
+    )
+    try:
+        with torch.no_grad():
+            model.eval()(as_float(sets.train_images[:1]))
+    except (RuntimeError, ValueError, IndexError, TypeError) as error:
+        told = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise InputError(
+            f"model does not take images of shape {shape} ({told}); {advice}; or give another model"
+        ) from error

@@ -1,0 +1,75 @@
+"""Tasks made of images: who gets which, and how each cluster sees them."""
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from ..data import Images, rotate, shift_labels, split_by_label, split_evenly
+from ..federation.pool import Pool
+from ..models import seeded
+from ..seeds import stream
+from .recipe import Make
+
+# the rows of each client's samples, of labels (N,), the clients' clusters (K,), C, and a generator
+Deal = Callable[[Tensor, Tensor, int, torch.Generator], list[Tensor]]
+# samples as a cluster sees them, of inputs, targets, the cluster, and num_clusters=C
+ClusterView = Callable[..., tuple[Tensor, Tensor]]
+
+
+def rotated(images: Tensor, labels: Tensor, cluster: int, num_clusters: int) -> tuple[Tensor, Tensor]:
+    """Cluster c sees every image turned by 360 c / C degrees."""
+    return rotate(images, cluster, num_clusters), labels
+
+
+def label_shifted(
+    images: Tensor, labels: Tensor, cluster: int, num_clusters: int, num_labels: int = 10
+) -> tuple[Tensor, Tensor]:
+    """Cluster c calls class y by the name (y + c) mod 10."""
+    return images, shift_labels(labels, cluster, num_labels)
+
+
+def dealt_evenly(
+    labels: Tensor, clusters: Tensor, num_clusters: int, generator: torch.Generator
+) -> list[Tensor]:
+    """Every client gets images of all labels."""
+    return split_evenly(len(labels), len(clusters), generator)
+
+
+def dealt_by_label(num_labels: int) -> Deal:
+    """A cluster's clients get images of its share of the labels, and of no others."""
+
+    def deal(labels: Tensor, clusters: Tensor, num_clusters: int, generator: torch.Generator) -> list[Tensor]:
+        return split_by_label(labels, num_labels, clusters, num_clusters, generator)
+
+    return deal
+
+
+def image_task(
+    source: Callable[[Path | None], Images],
+    build: Callable[[], nn.Module],
+    view: ClusterView | None = None,
+    deal: Deal = dealt_evenly,
+) -> Callable[[Path | None], Make]:
+    """What prepares an image task: read the images, deal them, let each cluster see them in its own way."""
+
+    def prepare(data: Path | None) -> Make:
+        images = source(data)
+
+        def make(clusters: Tensor, num_clusters: int, seed: int) -> tuple[nn.Module, Pool, Pool]:
+            transform = None if view is None else partial(view, num_clusters=num_clusters)
+
+            def pool(pixels: Tensor, labels: Tensor, split: str) -> Pool:
+                rows_of = deal(labels, clusters, num_clusters, stream(seed, split))
+                sizes = tuple(map(len, rows_of))
+                return Pool(pixels, labels, torch.cat(rows_of), sizes, tuple(clusters.tolist()), transform)
+
+            model = seeded(build, seed)
+            train = pool(images.train_images, images.train_labels, "train")
+            return model, train, pool(images.test_images, images.test_labels, "test")
+
+        return make
+
+    return prepare

@@ -1,0 +1,97 @@
+"""What a task is made of, and how it becomes the clients' data."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import Tensor, nn
+
+from ..data import check_data_fraction, diagonal_clusters, num_kept
+from ..errors import require
+from ..federation import Settings, Shard, Task
+from ..federation.clients import size
+from ..federation.pool import Pool
+from ..federation.shards import Augment
+from ..federation.task import Loss
+
+# the model, and every client's train and test shard, of the clients' clusters (K,), C, and a seed
+Make = Callable[[Tensor, int, int], tuple[nn.Module, Sequence[Shard], Sequence[Shard]]]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a task is made and trained.
+
+    Attributes:
+        about: one line for `floral-lite tasks`.
+        num_clients: K.
+        num_clusters: C, the number of true clusters.
+        settings: the paper's, where the paper has the task.
+        loss: of outputs and targets.
+        prepare: reads what the data folder holds, and gives what makes model and shards of it for any seed.
+        augment: changes training inputs at random, or None.
+        data_fraction: share of every client's training data that the task has, in (0, 1]: a reduced
+            task is the full one with a smaller share.
+    """
+
+    about: str
+    num_clients: int
+    num_clusters: int
+    settings: Settings
+    loss: Loss
+    prepare: Callable[[Path | None], Make]
+    augment: Augment | None = None
+    data_fraction: float = 1.0
+
+
+def make_tasks(
+    name: str,
+    recipe: Recipe,
+    seeds: Sequence[int],
+    data_fraction: float,
+    num_clients: int | None,
+    num_clusters: int | None,
+    data: Path | None,
+) -> list[Task]:
+    """A recipe's task for each seed; arguments and errors as in `tasks.load`."""
+    num_clients = recipe.num_clients if num_clients is None else num_clients
+    num_clusters = recipe.num_clusters if num_clusters is None else num_clusters
+    check_data_fraction(data_fraction)
+    require(num_clients >= 1, f"num_clients is {num_clients}; a federation needs at least 1")
+    require(
+        1 <= num_clusters <= num_clients,
+        f"num_clusters is {num_clusters}; it must be 1 to the number of clients, {num_clients}",
+    )
+    clusters = diagonal_clusters(num_clients, num_clusters)
+    make = recipe.prepare(data)
+    share = recipe.data_fraction * data_fraction
+    tasks = []
+    for seed in seeds:
+        model, train, test = make(clusters, num_clusters, seed)
+        counts = [num_kept(size(train, client), share) for client in range(num_clients)]
+        tasks.append(
+            Task(
+                name=name,
+                model=model,
+                loss=recipe.loss,
+                train=first_samples(train, counts),
+                test=test,
+                clusters=clusters,
+                settings=recipe.settings,
+                details={
+                    "task_clusters": num_clusters,
+                    "num_clients": num_clients,
+                    "data_fraction": data_fraction,
+                    "task_seed": seed,
+                },
+                augment=recipe.augment,
+            )
+        )
+    return tasks
+
+
+def first_samples(shards: Sequence[Shard], counts: Sequence[int]) -> Sequence[Shard]:
+    """Each client's first samples, as many as its count says."""
+    if isinstance(shards, Pool):
+        return shards.first(counts)
+    return [Shard(*(tensor[:count] for tensor in shard)) for shard, count in zip(shards, counts, strict=True)]
