@@ -8,13 +8,28 @@ from ..errors import require, unknown
 from .base import ROUTER, Method
 from .ensemble import Ensemble
 from .fedavg import FedAvg
+from .fedbn import FedBN
+from .fedper import FedPer
 from .floral import FLoRAL
+from .local import Local
 from .local_adaptor import LocalAdaptor
 
-__all__ = ["METHODS", "ROUTER", "Ensemble", "FLoRAL", "FedAvg", "LocalAdaptor", "Method", "make"]
+__all__ = [
+    "METHODS",
+    "ROUTER",
+    "Ensemble",
+    "FLoRAL",
+    "FedAvg",
+    "FedBN",
+    "FedPer",
+    "Local",
+    "LocalAdaptor",
+    "Method",
+    "make",
+]
 
 METHODS: dict[str, type[Method]] = {
-    method.name: method for method in (FedAvg, LocalAdaptor, Ensemble, FLoRAL)
+    method.name: method for method in (FedAvg, LocalAdaptor, Ensemble, FLoRAL, Local, FedPer, FedBN)
 }
 
 
@@ -22,7 +37,7 @@ def make(name: str, model: nn.Module, **options: object) -> Method:
     """The method of that name on a model.
 
     Args:
-        name: "fedavg", "local-adaptor", "ensemble" or "floral".
+        name: one of METHODS, such as "floral".
         model: the base model.
         options: the method's own arguments, such as num_clusters=4.
 

@@ -1,0 +1,66 @@
+"""FedPer: a shared body, and a head of each client's own."""
+
+from collections.abc import Sequence
+
+from torch import nn
+
+from ..errors import require
+from .base import trainable
+from .partly_private import PartlyPrivate
+
+
+class FedPer(PartlyPrivate):
+    """The body is shared, the head is private and never sent.
+
+    Simplified: heads start alike (the paper draws one for each client), and body and head take their
+    steps together, with the same learning rate. With `stateful=False` heads begin every round anew.
+
+    Args:
+        model: its first parameters are every client's.
+        head: names of the layers that are private, as in `model.named_modules()`; the last layer that has
+            parameters to train if None.
+
+    Raises:
+        InputError: a layer is not there or has no parameters, or the head is the whole model.
+
+    Source: Arivazhagan et al., 2019, 'Federated Learning with Personalization Layers'; objective (PFL).
+
+    Example:
+        >>> import torch
+        >>> model = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
+        >>> state = FedPer(model).initialise(torch.tensor([0, 1, 0]), seed=0)
+        >>> list(state.shared), {name: tuple(tensor.shape) for name, tensor in state.private.items()}
+        (['0.weight', '0.bias'], {'2.weight': (3, 2, 3), '2.bias': (3, 2)})
+    """
+
+    name = "fedper"
+
+    def __init__(self, model: nn.Module, head: Sequence[str] | str | None = None) -> None:
+        """Find the head's parameters."""
+        parameters = trainable(model)
+        layers = list(dict.fromkeys(name.rpartition(".")[0] for name in parameters))
+        if head is None:
+            head = layers[-1:]
+        self.head = [head] if isinstance(head, str) else list(head)
+        # a model that is one layer has parameters without a prefix
+        inside = {
+            layer: {name for name in parameters if name.startswith(f"{layer}.".lstrip("."))}
+            for layer in self.head
+        }
+        for layer, names in inside.items():
+            require(
+                len(names) > 0,
+                f"head names {layer!r}, which is no layer with parameters to train; give some of "
+                f"{', '.join(layers)}, or a module that holds some",
+            )
+        private = set[str]().union(*inside.values())
+        require(
+            0 < len(private) < len(parameters),
+            f"head is {self.head}, {'all' if private else 'nothing'} of the model's parameters; give some of "
+            "its layers, or use method 'fedavg' to share all and 'local' to share nothing",
+        )
+        super().__init__(model, private)
+
+    def options(self) -> dict[str, object]:
+        """The layers that are private."""
+        return {"head": self.head}

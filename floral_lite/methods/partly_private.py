@@ -1,0 +1,40 @@
+"""What local training, FedPer and FedBN have in common: some parameters are private, the rest shared."""
+
+from collections.abc import Collection
+
+from torch import Tensor, nn
+
+from ..factored import Mixture
+from ..roles import Roles
+from .base import Method, trainable
+
+
+class PartlyPrivate(Method):
+    """Named parameters are private; the others are shared.
+
+    Args:
+        model: its first parameters are every client's.
+        private: names of the private parameters, as in `model.named_parameters()`.
+
+    Source: objective (PFL).
+    """
+
+    def __init__(self, model: nn.Module, private: Collection[str]) -> None:
+        """Keep the model and the names."""
+        self.model = model
+        self.private = set(private)
+
+    def initialise(self, clusters: Tensor, seed: int) -> Roles:
+        """The model as it is, and for each client a copy of what is private."""
+        parameters = trainable(self.model)
+        shared = {name: tensor for name, tensor in parameters.items() if name not in self.private}
+        private = {
+            name: tensor.detach().expand(len(clusters), *tensor.shape)
+            for name, tensor in parameters.items()
+            if name in self.private
+        }
+        return Roles(shared, {}, private)
+
+    def parts(self, client: Roles, draws: Tensor | None = None) -> dict[str, Tensor | Mixture]:
+        """w^k: the shared parameters and the client's own; running statistics are none of them."""
+        return {**client.shared, **{name: client.private[name] for name in self.private}}
