@@ -11,6 +11,7 @@ from tqdm import tqdm
 from . import methods, tasks
 from .devices import find_device
 from .errors import DivergenceError, InputError, require
+from .experiments import commands
 from .federation import (
     Engine,
     Federation,
@@ -27,6 +28,8 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
+app.command("table")(commands.table)
+app.command("figure")(commands.draw)
 
 
 @app.command()

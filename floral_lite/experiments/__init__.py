@@ -1,0 +1,30 @@
+"""The paper's experiments: tables and figures as data, a runner, and what came of it."""
+
+from .catalogue import TABLES, find_table
+from .cells import Cell, cells
+from .printed import latex, markdown
+from .results import Result, load_results
+from .rounds import curves
+from .runner import fill
+from .schema import Column, Row, Table, Value
+from .tables import collect, frame, table
+
+__all__ = [
+    "TABLES",
+    "Cell",
+    "Column",
+    "Result",
+    "Row",
+    "Table",
+    "Value",
+    "cells",
+    "collect",
+    "curves",
+    "fill",
+    "find_table",
+    "frame",
+    "latex",
+    "load_results",
+    "markdown",
+    "table",
+]

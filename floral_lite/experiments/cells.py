@@ -1,0 +1,182 @@
+"""A cell of a table: a row, a task and a seed, and everything that decides its numbers."""
+
+import inspect
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from .. import methods, tasks
+from ..data import diagonal_clusters
+from ..errors import InputError, require, unknown
+from ..federation import Run, Settings
+from .schema import Column, Row, Table
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of a table.
+
+    Attributes:
+        row: how to train.
+        task: the task's name.
+        seed: of the task and of the run.
+        rounds: communication rounds; None for the task's own.
+    """
+
+    row: Row
+    task: str
+    seed: int
+    rounds: int | None = None
+
+    @property
+    def path(self) -> Path:
+        """The results file, relative to the folder of results."""
+        return Path(self.task) / self.row.name / f"seed-{self.seed}.json"
+
+    @property
+    def settings(self) -> Settings:
+        """How the cell is trained: the task's settings, the row's changes, the rounds asked for."""
+        changes = dict(self.row.changes) | ({} if self.rounds is None else {"rounds": self.rounds})
+        return tasks.TASKS[self.task].settings.with_changes(**changes)
+
+    def __str__(self) -> str:
+        """What the progress bar calls it."""
+        return f"{self.task} {self.row.name} seed {self.seed}"
+
+
+def cells(
+    table: Table,
+    columns: Sequence[str] | None = None,
+    rows: Sequence[str] | None = None,
+    seeds: int = 4,
+    rounds: int | None = None,
+) -> list[Cell]:
+    """The cells of a table, all rows and columns of seed 1 first.
+
+    Args:
+        table: the table.
+        columns: tasks; those of the paper's table if None.
+        rows: names of rows; all if None.
+        seeds: n >= 1, for the seeds 1..n.
+        rounds: communication rounds; each task's own if None.
+
+    Raises:
+        InputError: there is no such row or task, or seeds or rounds is smaller than 1.
+
+    Example:
+        >>> from floral_lite.experiments.paper import METHODS
+        >>> [str(cell) for cell in cells(METHODS, ["digits-rotate"], ["fedavg"], seeds=2)]
+        ['digits-rotate fedavg seed 1', 'digits-rotate fedavg seed 2']
+    """
+    require(seeds >= 1, f"seeds is {seeds}; it must be at least 1")
+    chosen = chosen_columns(table, columns)
+    return [
+        Cell(row, column.name, seed, rounds)
+        for seed in range(1, seeds + 1)
+        for column in chosen
+        for row in chosen_rows(table, rows)
+    ]
+
+
+def chosen_rows(table: Table, names: Sequence[str] | None) -> list[Row]:
+    """The rows of those names, in the table's order; all if None."""
+    wanted = [row.name for row in table.rows] if names is None else [table.row(name).name for name in names]
+    return [row for row in table.rows if row.name in wanted]
+
+
+def chosen_columns(table: Table, names: Sequence[str] | None) -> list[Column]:
+    """The columns of those names: the table's own, or any other task, for which the paper has no numbers."""
+    columns = {column.name: column for column in table.columns}
+    wanted = list(columns if names is None else dict.fromkeys(names))
+    for name in wanted:
+        if name not in tasks.TASKS:
+            raise unknown("column (they are the tasks)", name, tasks.TASKS)
+    return [columns.get(name, Column(name, name)) for name in wanted]
+
+
+def num_clusters(cell: Cell) -> int:
+    """C: the true number of clusters of the task times the row's factor."""
+    return max(1, round(cell.row.clusters_factor * tasks.TASKS[cell.task].num_clusters))
+
+
+def method_options(cell: Cell) -> dict[str, Any]:
+    """The options of the cell's method, with C where the method has it."""
+    kind = methods.METHODS.get(cell.row.method)
+    if kind is None:
+        raise unknown("method", cell.row.method, methods.METHODS)
+    has_clusters = "num_clusters" in inspect.signature(kind).parameters
+    return ({"num_clusters": num_clusters(cell)} if has_clusters else {}) | dict(cell.row.options)
+
+
+def configuration(cell: Cell) -> dict[str, Any]:
+    """What decides a cell's numbers beside the seed; results of one configuration may be averaged."""
+    recipe = tasks.TASKS[cell.task]
+    return {
+        "task": cell.task,
+        "row": cell.row.name,
+        "method": cell.row.method,
+        "options": method_options(cell),
+        "layers": None if cell.row.layers is None else list(cell.row.layers),
+        "num_clients": recipe.num_clients,
+        "true_clusters": recipe.num_clusters,
+        "settings": asdict(cell.settings),
+    }
+
+
+def make_runs(cells: Sequence[Cell], data: Path | None = None) -> list[Run]:
+    """What trains a row on a task with several seeds.
+
+    Args:
+        cells: they differ in their seeds only.
+        data: the folder of downloaded image sets; if None, the one that FLORAL_LITE_DATA names.
+
+    Raises:
+        InputError: the data are missing, or the row has nothing to adapt in the task's model.
+    """
+    row = cells[0].row
+    runs = []
+    for cell, task in zip(
+        cells, tasks.load_seeds(cells[0].task, [cell.seed for cell in cells], data=data), strict=True
+    ):
+        if row.clusters_factor != 1:
+            # optimal routing, which alone looks at the clusters, then sends client k to adaptor k mod C
+            task = replace(task, clusters=diagonal_clusters(task.num_clients, num_clusters(cell)))
+        method = methods.make(row.method, task.model, **method_options(cell))
+        if row.layers is not None:
+            adapt_only(method, row.layers)
+        runs.append(Run(task, method, cell.seed))
+    return runs
+
+
+LAYERS: dict[str, tuple[type[nn.Module], ...]] = {
+    "linear": (nn.Linear,),
+    "conv": (nn.Conv1d, nn.Conv2d, nn.Conv3d),
+}
+
+
+def adapt_only(method: methods.Method, layers: Sequence[str]) -> None:
+    """Leave out the adaptors of weights in layers of other kinds; biases keep theirs.
+
+    Args:
+        method: one that plans adaptors, just made.
+        layers: of "linear" and "conv".
+
+    Raises:
+        InputError: the method has no adaptors, or none is left.
+    """
+    if not isinstance(method, methods.FLoRAL | methods.LocalAdaptor):
+        raise InputError(f"layers is {list(layers)}, but {method.name} has no adaptors: leave it out")
+    model = method.model
+    kept = tuple(kind for name in layers for kind in LAYERS[name])
+    method.plan = {
+        name: adaptor
+        for name, adaptor in method.plan.items()
+        if name.endswith("bias") or isinstance(model.get_submodule(name.rpartition(".")[0]), kept)
+    }
+    require(
+        bool(method.plan),
+        f"layers is {list(layers)}, but the model has none of them: leave the row out for this task",
+    )

@@ -1,0 +1,77 @@
+"""The commands `floral-lite table` and `floral-lite figure`."""
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..errors import require
+from .catalogue import TABLES, find_table
+from .cells import cells
+from .printed import latex, markdown
+from .results import write_whole
+from .rounds import curves
+from .runner import fill
+from .tables import collect, frame
+
+Name = Annotated[str, typer.Argument(help=", ".join(TABLES))]
+Columns = Annotated[str | None, typer.Option(help="tasks, with commas between; the table's if none")]
+Rows = Annotated[str | None, typer.Option(help="rows, with commas between; all if none")]
+Seeds = Annotated[int, typer.Option(help="how many seeds: 1, 2, ...")]
+Out = Annotated[Path, typer.Option(help="folder of results")]
+
+
+def names(text: str | None) -> list[str] | None:
+    """Those of a list with commas; None stays None."""
+    return None if text is None else [name.strip() for name in text.split(",") if name.strip()]
+
+
+def table(
+    name: Name,
+    columns: Columns = None,
+    rows: Rows = None,
+    seeds: Seeds = 4,
+    rounds: Annotated[int | None, typer.Option(help="communication rounds; the task's if none")] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps")] = "auto",
+    data: Annotated[Path | None, typer.Option(help="folder of downloaded image sets")] = None,
+    out: Out = Path("results"),
+    show: Annotated[bool, typer.Option("--show", help="run nothing: print what is there")] = False,
+) -> None:
+    """Fill a table: run what is missing in --out, print and save it beside the paper's numbers."""
+    wanted = cells(find_table(name), names(columns), names(rows), seeds, rounds)
+    if not show:
+        try:
+            command = shlex.join(["floral-lite", *sys.argv[1:]])
+            fill(wanted, out, device=device, data=data, command=command)
+        except KeyboardInterrupt:
+            typer.echo("stopped; the same command goes on from here")
+    filled = collect(name, out, names(columns), names(rows), seeds, rounds)
+    typer.echo(markdown(filled))
+    if not show and out.is_dir():
+        write_whole(out / f"{name}.md", markdown(filled))
+        write_whole(out / f"{name}.tex", latex(filled))
+        write_whole(out / f"{name}.csv", frame(filled).to_csv(index=False))
+
+
+def draw(
+    name: Name,
+    save: Annotated[Path, typer.Option(help="file of the figure: .svg, .png or .pdf")],
+    columns: Columns = None,
+    rows: Rows = None,
+    seeds: Seeds = 4,
+    value: Annotated[
+        str | None, typer.Option(help="test_loss, test_accuracy, train_loss or mismatch")
+    ] = None,
+    out: Out = Path("results"),
+) -> None:
+    """Draw a table's runs over the rounds, from what is in --out."""
+    kinds = (".svg", ".png", ".pdf")
+    require(save.suffix in kinds, f"save is {save}; its name must end in one of {', '.join(kinds)}")
+    drawn = curves(name, out, names(columns), names(rows), seeds, value)
+    from . import figures  # here: matplotlib takes long to load
+
+    save.parent.mkdir(parents=True, exist_ok=True)
+    figures.save(figures.draw(drawn, value or find_table(name).curve), str(save))
+    typer.echo(f"{len(drawn['row'].unique())} rows in {len(drawn['column'].unique())} columns: {save}")

@@ -1,0 +1,62 @@
+"""Figures of results: a frame in, a figure out."""
+
+from itertools import cycle
+from math import ceil
+
+import matplotlib as mpl
+import pandas as pd
+from matplotlib.lines import Line2D
+
+from ..plots import COLOURS, GREY, Picture, figure
+
+NAMES = {
+    "test_loss": "test loss, mean over clients",
+    "test_accuracy": "test accuracy (%)",
+    "train_loss": "training loss, mean over clients",
+    "mismatch": "mismatch of the mixtures (0 to 2)",
+}
+
+
+def draw(frame: pd.DataFrame, value: str = "test_loss") -> Picture:
+    """Lines over the rounds, a panel for each column; a band from the smallest to the largest seed.
+
+    Losses are drawn on a logarithmic scale.
+
+    Args:
+        frame: made by `curves`.
+        value: what it holds, for the axis.
+    """
+    columns = frame["column"].unique()
+    wide = len(columns) if len(columns) <= 3 else 2
+    tall = ceil(len(columns) / wide)
+    made, axes = figure(tall, wide, 3.4 * wide + 0.6, 2.6 * tall + 0.9)
+    looks = dict(zip(frame["row"].unique(), zip(cycle(COLOURS), cycle(("-", "--", ":", "-."))), strict=False))
+    factor = 100 if value == "test_accuracy" else 1
+    lines: dict[str, Line2D] = {}
+    for axis, column in zip(axes.flat, columns, strict=False):
+        panel = frame[frame["column"] == column]
+        for row, part in panel.groupby("row", sort=False):
+            colour, dash = looks[row]
+            (line,) = axis.plot(part["round"], factor * part["mean"], color=colour, linestyle=dash)
+            low, high = factor * part["low"], factor * part["high"]
+            axis.fill_between(part["round"], low, high, color=colour, alpha=0.2, linewidth=0)
+            lines.setdefault(part["row_label"].iloc[0], line)
+        axis.set_title(panel["column_label"].iloc[0], color=GREY, fontsize=10)
+        axis.set_xlabel("communication round")
+        if value.endswith("loss"):
+            axis.set_yscale("log")
+            axis.tick_params(which="minor", colors=GREY)
+    for axis in axes[:, 0]:
+        axis.set_ylabel(NAMES[value])
+    for axis in axes.flat[len(columns) :]:
+        axis.set_axis_off()
+    handles, labels = list(lines.values()), list(lines)
+    style = {"labelcolor": GREY, "frameon": False, "fontsize": 9}
+    made.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), 1 + wide), **style)
+    return made
+
+
+def save(made: Picture, path: str) -> None:
+    """Write a figure; the same figure gives the same file."""
+    with mpl.rc_context({"svg.hashsalt": "floral_lite"}):
+        made.savefig(path, dpi=150, metadata={"Date": None} if path.endswith(".svg") else None)

@@ -1,0 +1,195 @@
+"""Results files: what one cell of a table came to, small enough to keep beside the text that draws it."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import TYPE_CHECKING, Any, Literal
+
+from ..errors import require
+from ..federation.history import History
+from .cells import Cell, configuration
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+# numbers of a round that are kept
+OF_A_ROUND = ("round", "train_loss", "test_loss", "test_accuracy", "mismatch")
+
+
+@dataclass(frozen=True)
+class Result:
+    """What one cell came to.
+
+    Attributes:
+        configuration: what was asked for, see `cells.configuration`.
+        run: the run's own record of itself: every option of the method, defaults too.
+        seed: of the task and of the run.
+        status: "done", or "diverged" where the loss stopped being a finite number.
+        message: why it diverged.
+        made: "command", "device", "versions", "commit", "seconds" from start to end (of what was done before
+            an interruption the training only), "training_seconds", both for one seed, and how many
+            "seeds_together".
+        clusters: the true cluster of each client, K integers.
+        sizes: numbers of "base" and "added" parameters, "bytes_up" and "bytes_down" of a client's round.
+        rounds: of the evaluated rounds, a list for each of OF_A_ROUND.
+        clients: of the last round: "accuracy" (None for regression) and "loss" of each client, their
+            "accuracy_mean", "accuracy_sd", "loss_mean" and "loss_sd", and "mixture", K lists of C numbers.
+            Empty where no round was evaluated.
+    """
+
+    configuration: dict[str, Any]
+    run: dict[str, Any]
+    seed: int
+    status: Literal["done", "diverged"]
+    message: str | None
+    made: dict[str, Any]
+    clusters: list[int]
+    sizes: dict[str, int]
+    rounds: dict[str, list[Any]]
+    clients: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def score(self) -> float | None:
+        """The mean over clients at the last round: accuracy in per cent, or the loss of a regression.
+
+        None where the run diverged.
+        """
+        if self.status == "diverged":
+            return None
+        accuracy = self.clients["accuracy_mean"]
+        return float(self.clients["loss_mean"] if accuracy is None else 100 * accuracy)
+
+    def save(self, path: Path) -> None:
+        """Write the file, whole or not at all; a line for each attribute."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lines = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in asdict(self).items()]
+        write_whole(path, "{\n" + ",\n".join(lines) + "\n}\n")
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file of this name, whole or not at all, whoever else writes it."""
+    unfinished = path.with_name(f"{path.name}.{os.getpid()}.unfinished")
+    unfinished.write_text(text, encoding="utf-8")
+    os.replace(unfinished, path)
+
+
+def summarise(cell: Cell, history: History, made: dict[str, Any], message: str | None = None) -> Result:
+    """The result of a run.
+
+    Args:
+        cell: what was run.
+        history: what came of it.
+        made: see `Result`.
+        message: why it diverged, if it did.
+    """
+    evaluated = history.evaluated
+    rounds = {name: [_rounded(getattr(entry, name), 8) for entry in evaluated] for name in OF_A_ROUND}
+    clients: dict[str, Any] = {}
+    if evaluated:
+        last = evaluated[-1]
+        for name, values in (("accuracy", last.client_accuracy), ("loss", last.client_loss)):
+            clients[name] = None if values is None else [_rounded(value, 6) for value in values]
+            clients[f"{name}_mean"] = None if values is None else _rounded(fmean(values), 8)
+            several = values is not None and len(values) > 1
+            clients[f"{name}_sd"] = _rounded(stdev(values or []), 8) if several else None
+        clients["mixture"] = [[round(weight, 4) for weight in row] for row in last.mixture or []]
+    return Result(
+        configuration=configuration(cell),
+        run=history.config,
+        seed=cell.seed,
+        status="done" if message is None else "diverged",
+        message=message,
+        made=made,
+        clusters=history.clusters,
+        sizes={**history.parameters, "bytes_up": history.bytes_up, "bytes_down": history.bytes_down},
+        rounds=rounds,
+        clients=clients,
+    )
+
+
+def _rounded(value: float | int | None, digits: int) -> float | int | None:
+    """To so many significant digits."""
+    return value if value is None or isinstance(value, int) else float(f"{value:.{digits}g}")
+
+
+def read(path: Path) -> Result:
+    """The result in a file.
+
+    Raises:
+        InputError: the file is none.
+    """
+    try:
+        return Result(**json.loads(path.read_text(encoding="utf-8")))
+    except (ValueError, TypeError) as error:
+        require(False, f"{path} is no results file of this version ({error}): move it away")
+        raise
+
+
+def find(cell: Cell, folder: Path, same_rounds: bool = True) -> Result | None:
+    """The result of a cell, or None if there is none.
+
+    Args:
+        cell: which.
+        folder: of results.
+        same_rounds: whether the file must have the cell's number of rounds.
+
+    Raises:
+        InputError: the file is of another configuration.
+    """
+    path = folder / cell.path
+    if not path.exists():
+        return None
+    result = read(path)
+    # to and from JSON, so that tuples and lists are the same
+    wanted = flat(json.loads(json.dumps(configuration(cell))))
+    found = flat(result.configuration)
+    same = (wanted.keys() & found.keys()) - (set() if same_rounds else {"settings.rounds"})
+    for key in sorted(same):
+        require(
+            wanted[key] == found[key],
+            f"{path} was made with {key.removeprefix('settings.')}={found[key]!r}, and this is "
+            f"{wanted[key]!r}: name another folder with --out, ask for the same "
+            f"(such as --rounds {found['settings.rounds']}), or move the file away",
+        )
+    return result
+
+
+def flat(configuration: dict[str, Any]) -> dict[str, Any]:
+    """Settings by their own names: a setting that came later than a file is not asked of it."""
+    settings = {f"settings.{name}": value for name, value in configuration["settings"].items()}
+    return {key: value for key, value in configuration.items() if key != "settings"} | settings
+
+
+def load_results(folder: Path | str) -> pd.DataFrame:
+    """Every evaluated round of every result in a folder.
+
+    Args:
+        folder: of results.
+
+    Returns:
+        One row a round: task, row, seed, status, device, round, train_loss, test_loss, test_accuracy
+        (in [0, 1]; the mean over clients weighted by test samples), mismatch.
+
+    Raises:
+        InputError: there is no such folder, or a file in it is no result.
+    """
+    import pandas as pd  # here: it takes longer to load than this whole package
+
+    folder = Path(folder)
+    require(folder.is_dir(), f"there is no folder {folder}: name one that `floral-lite table` filled")
+    first = ["task", "row", "seed", "status", "device"]
+    frames = []
+    for path in sorted(folder.glob("*/*/seed-*.json")):
+        result = read(path)
+        config = result.configuration
+        keys = [config["task"], config["row"], result.seed, result.status, result.made["device"]]
+        rounds = pd.DataFrame(result.rounds, dtype=float).astype({"round": int})
+        frames.append(pd.concat([pd.DataFrame([keys] * len(rounds), columns=first), rounds], axis=1))
+    if not frames:
+        frames.append(pd.DataFrame(columns=[*first, *OF_A_ROUND]))
+    frame: pd.DataFrame = pd.concat(frames, ignore_index=True)
+    return frame

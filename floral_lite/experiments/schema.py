@@ -1,0 +1,86 @@
+"""What a table of experiments is: rows, columns, and the numbers that it is compared with."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+from ..errors import unknown
+
+Curve = Literal["test_loss", "test_accuracy", "train_loss", "mismatch"]
+
+
+class Value(NamedTuple):
+    """A number of the paper.
+
+    Attributes:
+        mean: accuracy in per cent.
+        sd: its standard deviation over the paper's seeds; None where the paper ran one.
+    """
+
+    mean: float
+    sd: float | None = None
+
+
+@dataclass(frozen=True)
+class Row:
+    """One way to train: a method and what is chosen about it.
+
+    Attributes:
+        name: of the row, and of its folder in the results; the same name is the same configuration in
+            every table.
+        label: what the row is called in a table.
+        method: the method's name.
+        options: of the method, beside the number of clusters.
+        clusters_factor: C over the true number of clusters.
+        layers: which kinds of layers have adaptors, of "linear" and "conv"; None for all there are.
+        changes: settings that differ from the task's own.
+    """
+
+    name: str
+    label: str
+    method: str
+    options: Mapping[str, object] = field(default_factory=dict, hash=False)
+    clusters_factor: float = 1.0
+    layers: tuple[str, ...] | None = None
+    changes: Mapping[str, object] = field(default_factory=dict, hash=False)
+
+
+@dataclass(frozen=True)
+class Column:
+    """One task.
+
+    Attributes:
+        name: the task's name.
+        label: what the column is called in a table.
+    """
+
+    name: str
+    label: str
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of the paper, and the figure of the same runs over the rounds.
+
+    Attributes:
+        name: on the command line.
+        title: in a line.
+        rows: in the paper's order.
+        columns: in the paper's order.
+        paper: the paper's numbers, by the name of the row and then of the column; empty where it has none.
+        curve: what its figure shows over the rounds.
+    """
+
+    name: str
+    title: str
+    rows: tuple[Row, ...]
+    columns: tuple[Column, ...]
+    paper: Mapping[str, Mapping[str, Value]] = field(default_factory=dict)
+    curve: Curve = "test_loss"
+
+    def row(self, name: str) -> Row:
+        """The row of that name; InputError where there is none."""
+        rows = {row.name: row for row in self.rows}
+        if name not in rows:
+            raise unknown(f"row of the table {self.name}", name, rows)
+        return rows[name]

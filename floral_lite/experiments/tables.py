@@ -1,0 +1,213 @@
+"""A table from results: ours beside the paper's, best and second best marked, and what differs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import hypot
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import TYPE_CHECKING
+
+from .. import tasks
+from ..errors import require
+from .catalogue import find_table
+from .cells import Cell, chosen_columns, chosen_rows
+from .results import Result, find
+from .schema import Column, Row, Value
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+# after a number that differs from the paper's
+OFF = "†"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What a row came to on a task.
+
+    Attributes:
+        row: which.
+        column: the task.
+        results: one a seed that is there.
+        paper: the paper's number, or None.
+    """
+
+    row: Row
+    column: Column
+    results: Sequence[Result]
+    paper: Value | None
+
+    @property
+    def ours(self) -> Value | None:
+        """Mean and sample standard deviation over the seeds; None where none is there or one diverged."""
+        scores = [result.score for result in self.results]
+        known = [score for score in scores if score is not None]
+        if not known or len(known) < len(scores):
+            return None
+        return Value(fmean(known), stdev(known) if len(known) > 1 else None)
+
+    @property
+    def diverged(self) -> bool:
+        """Whether a seed did."""
+        return any(result.status == "diverged" for result in self.results)
+
+    @property
+    def off(self) -> bool:
+        """Whether ours and the paper's differ by more than two standard deviations.
+
+        |ours - paper| > 2 sqrt(sd_ours^2 + sd_paper^2): the deviation of the difference of two single
+        seeds, one of each. Never where one of them has no deviation.
+        """
+        if self.ours is None or self.paper is None or self.ours.sd is None or self.paper.sd is None:
+            return False
+        return abs(self.ours.mean - self.paper.mean) > 2 * hypot(self.ours.sd, self.paper.sd)
+
+
+@dataclass(frozen=True)
+class Filled:
+    """A table with what is there.
+
+    Attributes:
+        title: in a line.
+        seeds: how many were asked for.
+        rows: of the table.
+        columns: of the table.
+        entries: by the names of row and column.
+    """
+
+    title: str
+    seeds: int
+    rows: Sequence[Row]
+    columns: Sequence[Column]
+    entries: dict[tuple[str, str], Entry]
+
+    def ranks(self, column: Column, paper: bool) -> dict[str, int]:
+        """Which rows are best (0) and second best (1) in a column, as they are printed: equal ones share."""
+        regression = is_regression(column.name)
+        scores = {}
+        for row in self.rows:
+            entry = self.entries[row.name, column.name]
+            value = entry.paper if paper else entry.ours
+            if value is not None:
+                scores[row.name] = float(number(value.mean, column)) * (1 if regression else -1)
+        places = sorted(set(scores.values()))[:2]
+        return {row: places.index(score) for row, score in scores.items() if score in places}
+
+    def notes(self) -> list[str]:
+        """What the numbers are, and what made them."""
+        notes = [
+            f"Mean and standard deviation over seeds 1 to {self.seeds}, accuracy in per cent "
+            "(test loss where a task is a regression), ours | the paper's. Best bold, second best italic.",
+        ]
+        if any(entry.off for entry in self.entries.values()):
+            notes.append(f"{OFF} differs from the paper by more than 2 sqrt(sd_ours^2 + sd_paper^2).")
+        if any(0 < len(entry.results) < self.seeds for entry in self.entries.values()):
+            notes.append(f"[n]: only n of the {self.seeds} seeds.")
+        for column in self.columns:
+            results = [result for row in self.rows for result in self.entries[row.name, column.name].results]
+            if results:
+                rounds = results[0].configuration["settings"]["rounds"]
+                full = tasks.TASKS[column.name].settings.rounds
+                told = f"{rounds} rounds" if rounds == full else f"{rounds} of the task's {full} rounds"
+                devices = ", ".join(sorted({result.made["device"] for result in results}))
+                notes.append(f"{column.label}: {told}, on {devices}.")
+        return notes
+
+
+def is_regression(task: str) -> bool:
+    """Whether a task has no labels, so that its score is a loss."""
+    from torch.nn import functional
+
+    return tasks.TASKS[task].loss is functional.mse_loss
+
+
+def number(value: float, column: Column) -> str:
+    """As it is printed: accuracy with one digit, as in the paper; a loss with three significant ones."""
+    return f"{value:.3g}" if is_regression(column.name) else f"{value:.1f}"
+
+
+def collect(
+    name: str,
+    folder: Path | str,
+    columns: Sequence[str] | None = None,
+    rows: Sequence[str] | None = None,
+    seeds: int = 4,
+    rounds: int | None = None,
+) -> Filled:
+    """What there is of a table in a folder of results.
+
+    Args:
+        name: of the table.
+        folder: of results.
+        columns: tasks; those of the paper's table if None.
+        rows: names of rows; all if None.
+        seeds: look at seeds 1..n.
+        rounds: that the results must have; if None any number, but the same in a whole column.
+
+    Raises:
+        InputError: there is no such table, row or column, or a file is of another configuration.
+    """
+    paper = find_table(name)
+    require(seeds >= 1, f"seeds is {seeds}; it must be at least 1")
+    shown_rows, shown_columns = chosen_rows(paper, rows), chosen_columns(paper, columns)
+    entries = {}
+    for column in shown_columns:
+        expected = rounds
+        for row in shown_rows:
+            results = []
+            for seed in range(1, seeds + 1):
+                cell = Cell(row, column.name, seed, expected)
+                result = find(cell, Path(folder), same_rounds=expected is not None)
+                if result is not None:
+                    expected = result.configuration["settings"]["rounds"]
+                    results.append(result)
+            value = paper.paper.get(row.name, {}).get(column.name)
+            entries[row.name, column.name] = Entry(row, column, results, value)
+    return Filled(paper.title, seeds, shown_rows, shown_columns, entries)
+
+
+def table(
+    name: str,
+    folder: Path | str,
+    columns: Sequence[str] | None = None,
+    rows: Sequence[str] | None = None,
+    seeds: int = 4,
+    rounds: int | None = None,
+) -> pd.DataFrame:
+    """What there is of a table in a folder of results, in numbers: `frame(collect(...))`."""
+    return frame(collect(name, folder, columns, rows, seeds, rounds))
+
+
+def frame(filled: Filled) -> pd.DataFrame:
+    """The table in numbers.
+
+    Returns:
+        One line for each row and column: row, column, mean, sd, seeds (how many), status ("done",
+        "partial", "missing" or "diverged"), paper_mean, paper_sd, difference (ours - paper), off.
+    """
+    import pandas as pd  # here: it takes longer to load than this whole package
+
+    lines = []
+    for entry in filled.entries.values():
+        ours, theirs = entry.ours, entry.paper
+        count = len(entry.results)
+        status = "missing" if count == 0 else "partial" if count < filled.seeds else "done"
+        lines.append(
+            {
+                "row": entry.row.name,
+                "column": entry.column.name,
+                "mean": None if ours is None else ours.mean,
+                "sd": None if ours is None else ours.sd,
+                "seeds": count,
+                "status": "diverged" if entry.diverged else status,
+                "paper_mean": None if theirs is None else theirs.mean,
+                "paper_sd": None if theirs is None else theirs.sd,
+                "difference": None if ours is None or theirs is None else ours.mean - theirs.mean,
+                "off": entry.off,
+            }
+        )
+    numbers = ("mean", "sd", "paper_mean", "paper_sd", "difference")
+    made: pd.DataFrame = pd.DataFrame(lines).astype(dict.fromkeys(numbers, float))
+    return made
