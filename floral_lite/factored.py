@@ -51,6 +51,24 @@ class Mixture:
         return (weights * u).flatten(0, 1), v.flatten(0, 1)
 
 
+class Blend:
+    """One parameter as a mixture of C whole ones: sum_c pi_c w_c, not yet added up.
+
+    Args:
+        models: w_c, shape (C, ...), or (k, C, ...) of k clients.
+        mixture: pi, shape (C,) or (k, C).
+    """
+
+    def __init__(self, models: Tensor, mixture: Tensor) -> None:
+        self.models, self.mixture = models, mixture
+
+    def merged(self) -> Tensor:
+        """The sum, in the parameter's shape."""
+        mixture = self.mixture.to(self.models.dtype)
+        mixed = torch.einsum("...c,...cl->...l", mixture, self.models.reshape(*mixture.shape, -1))
+        return mixed.reshape((*mixture.shape[:-1], *self.models.shape[mixture.dim() :]))
+
+
 Choice = tuple[float, Callable[[], Tensor]]
 
 

@@ -142,6 +142,7 @@ METHODS: dict[str, Callable[[nn.Module], Method]] = {
     "optimal": lambda model: methods.FLoRAL(model, 3, rank=2, routing="optimal", init="authors"),
     "noisy": lambda model: methods.FLoRAL(model, 3, rank=2, router=NOISY, precondition=False),
     "ensemble": lambda model: methods.Ensemble(model, 3, router=NOISY),
+    "optimal ensemble": lambda model: methods.Ensemble(model, 3, routing="optimal"),
     "local adaptor": lambda model: methods.LocalAdaptor(model, rank=2),
 }
 SETTINGS: list[dict[str, Any]] = [
@@ -195,7 +196,7 @@ def test_the_engine_knows_chains_of_layers(name: str) -> None:
 @pytest.mark.parametrize("number", range(len(SETTINGS)), ids=lambda number: str(SETTINGS[number]))
 @pytest.mark.parametrize("name", NETWORKS)
 def test_every_setting_on_every_network(name: str, number: int) -> None:
-    """The methods take turns, so that each meets every network twice, and every setting too."""
+    """The methods take turns, so that each meets every network, and every setting."""
     task = task_of(name, **SETTINGS[number])
     method = list(METHODS.values())[(number + list(NETWORKS).index(name)) % len(METHODS)]
     compare(task, method(task.model))
@@ -341,6 +342,29 @@ def test_weights_are_merged_or_run_as_factors_whichever_costs_less(monkeypatch: 
         task = task_of(name)
         train(task, floral(task))
         assert shape in factored
+
+
+@pytest.mark.parametrize(
+    ("router", "width"), [({}, 1), ({"entropy": 0.1}, 1), ({"floor": 0.05}, 3), ({"noise": 1.0}, 3)], ids=str
+)
+@pytest.mark.parametrize("make", [methods.FLoRAL, methods.Ensemble])
+def test_a_client_with_a_fixed_route_trains_its_only_cluster(
+    make: Any, router: dict[str, float], width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where noise or a floor give the others weight, all are trained."""
+    widths = set()
+
+    def watched(method: Method, client: Roles) -> Roles:
+        narrowed = original(method, client)
+        widths.update(tensor.shape[1] for tensor in narrowed.clustered.values())
+        return narrowed
+
+    original = engine.narrow
+    monkeypatch.setattr(engine, "narrow", watched)
+    for name in ("mlp", "images"):
+        task = task_of(name, weight_decay=0.1)
+        compare(task, make(task.model, 3, routing="optimal", router=router))
+    assert widths == {width}
 
 
 @pytest.mark.parametrize("name", ["cnn", "batch norm 2d", "images"])

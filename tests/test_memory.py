@@ -61,11 +61,15 @@ def test_what_a_backward_pass_needs_of_adaptors() -> None:
 def test_a_client_works_with_everything_but_the_others_own() -> None:
     task = mlp_task()
     shared = 4 * 6 + 6 + 6 * 3 + 3
-    assert client_bytes(first_state(task, methods.FedAvg(task.model))) == shared * DOUBLE
+    fedavg = methods.FedAvg(task.model)
+    assert client_bytes(fedavg, first_state(task, fedavg)) == shared * DOUBLE
     # two adaptors of rank 1 of each weight and of each bias, and a router
     clustered = 2 * ((4 + 6) + 6 + (6 + 3) + 3)
     floral = methods.FLoRAL(task.model, 2, rank=1)
-    assert client_bytes(first_state(task, floral)) == (shared + clustered + 2) * DOUBLE
+    assert client_bytes(floral, first_state(task, floral)) == (shared + clustered + 2) * DOUBLE
+    # of the optimal one only an adaptor of its own
+    optimal = methods.FLoRAL(task.model, 2, rank=1, routing="optimal")
+    assert client_bytes(optimal, first_state(task, optimal)) == (shared + clustered // 2 + 1) * DOUBLE
 
 
 @given(st.integers(1, 10**7), st.integers(1, 40), st.sampled_from([0.0, 0.9]))

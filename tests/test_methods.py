@@ -11,8 +11,7 @@ import torch
 from torch import nn
 
 from floral_lite import InputError, Task, methods
-from floral_lite.factored import Mixture
-from floral_lite.methods import METHODS, ROUTER
+from floral_lite.methods import METHODS, ROUTER, Part
 from floral_lite.roles import Roles
 from floral_lite.router import Router
 
@@ -125,8 +124,8 @@ def trained_client(method: methods.FLoRAL) -> Roles:
     return client.map(lambda tensor: torch.randn(tensor.shape, dtype=tensor.dtype))
 
 
-def merged(parts: Mapping[str, torch.Tensor | Mixture]) -> dict[str, torch.Tensor]:
-    return {name: part.merged() if isinstance(part, Mixture) else part for name, part in parts.items()}
+def merged(parts: Mapping[str, Part]) -> dict[str, torch.Tensor]:
+    return {name: part if isinstance(part, torch.Tensor) else part.merged() for name, part in parts.items()}
 
 
 def test_noise_is_what_was_drawn_in_training_and_absent_elsewhere() -> None:

@@ -147,7 +147,8 @@ class Sums:
 
         Args:
             clients: their numbers.
-            trained: their parameters, each with an axis of clients in front.
+            trained: their parameters, each with an axis of clients in front; the clustered ones
+                may be those of a client's only cluster, (k, 1, ...).
             num_samples: N^k, shape (k,).
             mixture: pi, shape (k, C).
         """
@@ -160,7 +161,8 @@ class Sums:
         for name, tensor in trained.shared.items():
             self.sums.shared[name] += torch.einsum("k,k...->...", share.to(tensor.dtype), tensor)
         for name, tensor in trained.clustered.items():
-            self.sums.clustered[name] += torch.einsum("kc,kc...->c...", joint.to(tensor.dtype), tensor)
+            every = tensor.expand(-1, joint.shape[1], *tensor.shape[2:])  # other clusters have weight 0
+            self.sums.clustered[name] += torch.einsum("kc,kc...->c...", joint.to(tensor.dtype), every)
         for name, tensor in trained.private.items():
             self.private[name][torch.tensor(clients).to(tensor.device)] = tensor
 

@@ -12,6 +12,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from ..methods import ROUTER
 from ..roles import Roles
 from ..seeds import stream
 from . import loop
@@ -22,7 +23,7 @@ from .forward import forward
 from .layers import Layers, chain, stacked_forward
 from .local import Score
 from .memory import Memory
-from .plan import Job, Member, Plan, fetch, stack
+from .plan import Job, Member, Plan, fetch, narrow, stack
 from .recording import Step, Steps
 from .settings import Settings
 from .stacked import stacked_step
@@ -111,12 +112,13 @@ def train_together(
         steps: runs the local steps.
 
     Returns:
-        Their trained parameters, each with an axis of clients in front, and their training losses,
-        mean over the steps, shape (k,).
+        Their trained parameters, each with an axis of clients in front and, where a client uses one
+        cluster only, that cluster alone; and their training losses, mean over the steps, shape (k,).
     """
     task, method = members[0].task, members[0].method
     layers = chain(task.model)
-    client = stack(members, jobs, settings.stateful).map(torch.clone)
+    start = stack(members, jobs, settings.stateful)
+    client = narrow(method, start).map(torch.clone)
     factors = {name: side_by_side(t) for name, t in client.clustered.items() if name.endswith((".U", ".V"))}
     client = client._replace(clustered=client.clustered | factors)
     velocity = client.map(torch.zeros_like) if settings.momentum else Roles({}, {}, {})
@@ -131,6 +133,8 @@ def train_together(
         losses = steps.run(step, client.at(slice(active)), velocity.at(slice(active)), batch)
         total = total.to(losses.dtype)
         total[:active] += losses
+    if method.only_cluster(start.private) is not None:  # its router has not moved
+        client = client._replace(private=client.private | {ROUTER: start.private[ROUTER]})
     return client, total / torch.tensor(plan.num_steps).to(total)
 
 
@@ -165,7 +169,7 @@ def evaluate_clients(members: Sequence[Member], memory: Memory) -> list[list[Sco
 def score_together(members: Sequence[Member], jobs: Sequence[Job], layers: Layers | None) -> list[Score]:
     """The scores of a stack of clients, some rows of their test shards at a time."""
     task, method = members[0].task, members[0].method
-    client = stack(members, jobs, stateful=True)
+    client = narrow(method, stack(members, jobs, stateful=True))
     parts = method.parts(client)
     sizes = torch.tensor([job.num_samples for job in jobs])
     loss: Tensor | float = 0.0

@@ -7,7 +7,7 @@ from torch.func import functional_call
 from torch.nn.modules.batchnorm import _NormBase
 
 from ..dropout import Dropout
-from ..factored import Mixture
+from ..factored import Blend, Mixture
 from ..methods import Method
 from ..mixing import Mixing, Route
 from ..roles import Roles, is_statistic
@@ -57,7 +57,11 @@ def forward(
     buffers |= {name: role[name] for role in client for name in buffers if name in role}
     parts = method.parts(client, noise)
     mixtures = {name: part for name, part in parts.items() if isinstance(part, Mixture)}
-    parameters = {name: part for name, part in parts.items() if isinstance(part, Tensor)}
+    parameters = {
+        name: part.merged() if isinstance(part, Blend) else part
+        for name, part in parts.items()
+        if not isinstance(part, Mixture)
+    }
     mixing = Mixing(mixtures, method.local_statistics(client), route)
     with nullcontext() if key is None else Dropout(key), mixing:
         outputs = functional_call(model, parameters | mixing.placeholders | buffers, (inputs,))

@@ -15,11 +15,11 @@ from torch.nn import functional
 
 from ..adaptors import LowRankAdaptor
 from ..dropout import keep, next_key
-from ..factored import Mixture
+from ..factored import Blend
+from ..methods import Part
 from ..models import Normalise
 from .settings import Settings
 
-Part = Tensor | Mixture
 Layers = list[tuple[str, nn.Module]]
 
 # Layers without parameters that treat every sample by itself.
@@ -91,6 +91,36 @@ class Product(torch.autograd.Function):
         return of_inputs, None, gradient.sum(dim=1) if ctx.has_bias else None, None
 
 
+class BlendedProduct(torch.autograd.Function):
+    """x (sum_c pi_c W_c)^T + b of every client, whose backward pass also takes the step of all W_c."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, inputs: Tensor, models: Tensor, mixture: Tensor, bias: Tensor | None, settings: Settings
+    ) -> Tensor:
+        """Inputs (k, B, n), models (k, C, m, n), mixture (k, C), bias (k, m)."""
+        merged = Blend(models, mixture).merged()
+        ctx.save_for_backward(inputs, mixture, merged)
+        ctx.models, ctx.settings, ctx.has_bias = models, settings, bias is not None
+        return product(inputs, merged, bias)
+
+    @staticmethod
+    def backward(
+        ctx: Any, gradient: Tensor
+    ) -> tuple[Tensor | None, None, Tensor | None, Tensor | None, None]:
+        """The gradients of inputs, mixture and bias."""
+        inputs, mixture, merged = ctx.saved_tensors
+        rate, decay = ctx.settings.learning_rate, ctx.settings.weight_decay
+        of_inputs = torch.bmm(gradient, merged.to(gradient)) if ctx.needs_input_grad[0] else None
+        models = ctx.models.flatten(2)
+        # dL/dW_c = pi_c G and dL/dpi_c = <G, W_c>, with G = g^T x
+        of_merged = torch.bmm(gradient.mT, inputs.to(gradient)).flatten(1).to(models)
+        of_mixture = torch.bmm(models, of_merged[:, :, None])[:, :, 0] if ctx.needs_input_grad[2] else None
+        # W_c <- (1 - eta lambda) W_c - eta pi_c G
+        models.baddbmm_(mixture[:, :, None], of_merged[:, None], beta=1 - rate * decay, alpha=-rate)
+        return of_inputs, None, of_mixture, gradient.sum(dim=1) if ctx.has_bias else None, None
+
+
 def product(inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """X W^T + b of every client; one large product where all have the same W."""
     if weight.stride(0) == 0:
@@ -108,6 +138,17 @@ def linear(inputs: Tensor, weight: Part, bias: Tensor | None, fused: Fused | Non
         return outputs.reshape(*inputs.shape[:-1], outputs.shape[-1])
     if isinstance(weight, Tensor):
         return _product(inputs, weight, bias, fused)
+    if isinstance(weight, Blend):
+        if fused is None or id(weight.models) not in fused.allowed:
+            return product(inputs, weight.merged(), bias)
+        fused.weights.add(id(weight.models))
+        if weight.models.shape[1] == 1:  # softmax gives a weight of 1, whatever the logit
+            only = weight.models[:, 0]
+            return Product.apply(inputs, only, bias, fused.settings)  # type: ignore[no-any-return, no-untyped-call]
+        blended: Tensor = BlendedProduct.apply(  # type: ignore[no-untyped-call]
+            inputs, weight.models, weight.mixture, bias, fused.settings
+        )
+        return blended
     out_features, in_features = weight.adaptor.shape
     if isinstance(weight.adaptor, LowRankAdaptor) and (
         inputs.shape[1] * (out_features + in_features) < out_features * in_features
@@ -150,7 +191,7 @@ def convolution(layer: nn.Conv2d, inputs: Tensor, weight: Tensor, bias: Tensor |
 
 def added_up(part: Part) -> Tensor:
     """A parameter of every client, with its adaptors."""
-    return part.merged() if isinstance(part, Mixture) else part
+    return part if isinstance(part, Tensor) else part.merged()
 
 
 def stacked_forward(

@@ -11,7 +11,7 @@ from ..methods import Method
 from ..roles import Roles, is_statistic, num_bytes
 from .batch import MEANS
 from .forward import forward
-from .plan import STEPS_FETCHED
+from .plan import STEPS_FETCHED, narrow
 from .settings import Settings
 from .task import Task
 
@@ -64,7 +64,7 @@ class Memory:
             inputs = repeated(task.train[0].inputs, settings.batch_size)
             fetched = 2 * STEPS_FETCHED * num_bytes({"inputs": inputs})
             kept = 2 * activation_bytes(task, method, state, inputs)
-            needed = copies * client_bytes(state) + fetched + kept
+            needed = copies * client_bytes(method, state) + fetched + kept
             # a batch of one client keeps a CPU busy, and a grouped convolution is slower there
             one_by_one = convolves and self.device.type == "cpu"
             self._trained[settings.batch_size] = 1 if one_by_one else max(1, self.max_memory // needed)
@@ -75,7 +75,7 @@ class Memory:
         if self._tested is None:
             inputs = repeated(task.test[0].inputs, rows)
             kept = activation_bytes(task, method, state, inputs)
-            needed = client_bytes(state) + 2 * num_bytes({"inputs": inputs}) + kept
+            needed = client_bytes(method, state) + 2 * num_bytes({"inputs": inputs}) + kept
             self._tested = max(1, self.max_memory // needed)
         return self._tested
 
@@ -116,9 +116,10 @@ def repeated(inputs: Tensor, batch_size: int) -> Tensor:
     return inputs[torch.arange(batch_size, device=inputs.device) % len(inputs)]
 
 
-def client_bytes(state: Roles) -> int:
+def client_bytes(method: Method, state: Roles) -> int:
     """The bytes of what one client works with."""
-    return sum(map(num_bytes, state.of_client(0)))
+    stack_of_one = state.of_client(0).map(lambda tensor: tensor[None])
+    return sum(map(num_bytes, narrow(method, stack_of_one)))
 
 
 def activation_bytes(task: Task, method: Method, state: Roles, inputs: Tensor) -> int:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..methods import Method
+from ..methods import ROUTER, Method
 from ..roles import Roles
 from .batch import Batch
 from .clients import gather
@@ -160,6 +160,23 @@ def fetch(members: Sequence[Member], jobs: Sequence[Job], split: str, rows: Tens
     back = torch.tensor(places).argsort()
     inputs, targets = (torch.cat(parts)[back.to(parts[0].device)] for parts in zip(*found, strict=True))
     return Shard(inputs, targets)
+
+
+def narrow(method: Method, client: Roles) -> Roles:
+    """A stack of clients without the clusters that can never count for them, if there are such.
+
+    A client with a fixed one-hot router needs one adaptor of C: (k, C, ...) becomes (k, 1, ...), and
+    the softmax of its only logit is 1. What it would do to the others has weight 0 in every average.
+    """
+    only = method.only_cluster(client.private)
+    if only is None:
+        return client
+    everyone = torch.arange(len(only), device=only.device)
+    return Roles(
+        client.shared,
+        {name: tensor[everyone, only][:, None] for name, tensor in client.clustered.items()},
+        client.private | {ROUTER: client.private[ROUTER].new_zeros(len(only), 1)},
+    )
 
 
 def stack(members: Sequence[Member], jobs: Sequence[Job], stateful: bool) -> Roles:

@@ -41,9 +41,13 @@ def stacked_step(
     """
     plain = not settings.momentum and settings.clip_norm is None
     leaves = client.map(lambda tensor: tensor.detach().requires_grad_())
-    # shared parameters alone: a method's penalty may see private ones
-    untouched = type(method).precondition is Method.precondition or not method.preconditions_shared
-    fused = Fused(settings, {id(leaf) for leaf in leaves.shared.values()} if untouched else set(), set())
+    # never private ones, which a method's penalty may see
+    untouched: list[Tensor] = []
+    if type(method).precondition is Method.precondition:
+        untouched = [*leaves.shared.values(), *leaves.clustered.values()]
+    elif not method.preconditions_shared:
+        untouched = [*leaves.shared.values()]
+    fused = Fused(settings, {id(leaf) for leaf in untouched}, set())
     parts = method.parts(leaves, batch.noise)
     with forward_pass(settings.precision, batch.inputs.device):
         outputs = stacked_forward(layers, parts, batch.inputs, batch.keys, fused if plain else None)

@@ -5,7 +5,7 @@ import inspect
 from torch import nn
 
 from ..errors import require, unknown
-from .base import ROUTER, Method
+from .base import ROUTER, Method, Part
 from .ensemble import Ensemble
 from .fedavg import FedAvg
 from .fedbn import FedBN
@@ -25,6 +25,7 @@ __all__ = [
     "Local",
     "LocalAdaptor",
     "Method",
+    "Part",
     "make",
 ]
 

@@ -8,8 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from ..adaptors import Adaptor, Statistics, batch_nora_layers
-from ..factored import Mixture
+from ..factored import Blend, Mixture
 from ..roles import Roles
+
+# What a method makes of one of the model's parameters: a tensor, or what is still to be added up.
+Part = Tensor | Mixture | Blend
 
 # The private parameter that holds theta; it is trained with the router's own learning rate.
 ROUTER = "router_logits"
@@ -60,7 +63,7 @@ class Method(ABC):
         """
 
     @abstractmethod
-    def parts(self, client: Roles, draws: Tensor | None = None) -> dict[str, Tensor | Mixture]:
+    def parts(self, client: Roles, draws: Tensor | None = None) -> dict[str, Part]:
         """What each of the model's parameters is for a client: a tensor, or a mixture not yet added up.
 
         It only arranges the client's tensors, so that it also serves a stack of clients, whose
@@ -74,7 +77,7 @@ class Method(ABC):
     def personalise(self, client: Roles) -> dict[str, Tensor]:
         """One client's parameters of the base model, by name, all added up."""
         return {
-            name: part.merged() if isinstance(part, Mixture) else part
+            name: part if isinstance(part, Tensor) else part.merged()
             for name, part in self.parts(client).items()
         }
 
@@ -106,6 +109,13 @@ class Method(ABC):
         It also serves a stack of clients: (k, C) from their private parameters.
         """
         return torch.ones(1)
+
+    def only_cluster(self, private: dict[str, Tensor]) -> Tensor | None:
+        """The one cluster that each client of a stack uses, (k,), if its weights of all others stay 0.
+
+        The fast engine then leaves the others out. None where weights are soft, or may change.
+        """
+        return None
 
     def mixtures(self, private: dict[str, Tensor], num_clients: int) -> Tensor:
         """The same of a stack of clients: shape (num_clients, C)."""

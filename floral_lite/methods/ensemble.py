@@ -9,11 +9,11 @@ from torch import Tensor, nn
 
 from ..adaptors import check_num_clusters
 from ..errors import require
-from ..factored import Mixture
+from ..factored import Blend
 from ..models import reinitialised
 from ..roles import Roles
 from ..router import Router, one_hot_logits, uniform_logits
-from .base import ROUTER, Method, trainable
+from .base import ROUTER, Method, Part, trainable
 
 Routing = Literal["learned", "optimal"]
 
@@ -72,14 +72,10 @@ class Ensemble(Method):
             logits = uniform_logits(len(clusters), self.num_clusters)
         return Roles({}, clustered, {ROUTER: logits.to(next(iter(clustered.values())))})
 
-    def parts(self, client: Roles, draws: Tensor | None = None) -> dict[str, Tensor | Mixture]:
+    def parts(self, client: Roles, draws: Tensor | None = None) -> dict[str, Part]:
         """w^k = sum_c pi_c^k w_c."""
         mixture = self.router.mixture(client.private[ROUTER], draws)
-        parts: dict[str, Tensor | Mixture] = {}
-        for name, models in client.clustered.items():
-            mixed = torch.einsum("...c,...cl->...l", mixture, models.reshape(*mixture.shape, -1))
-            parts[name] = mixed.reshape((*mixture.shape[:-1], *models.shape[mixture.dim() :]))
-        return parts
+        return {name: Blend(models, mixture) for name, models in client.clustered.items()}
 
     def draw(self, num_steps: int, generator: torch.Generator) -> Tensor | None:
         """The router's noise."""
@@ -88,6 +84,10 @@ class Ensemble(Method):
     def penalty(self, private: dict[str, Tensor]) -> Tensor:
         """-lambda H(pi^k)."""
         return self.router.penalty(private[ROUTER])
+
+    def only_cluster(self, private: dict[str, Tensor]) -> Tensor | None:
+        """The true cluster with optimal routing."""
+        return self.router.only_cluster(private[ROUTER]) if self.routing == "optimal" else None
 
     def mixture(self, private: dict[str, Tensor]) -> Tensor:
         """pi^k = softmax(theta^k)."""

@@ -2,9 +2,8 @@
 
 from torch import Tensor, nn
 
-from ..factored import Mixture
 from ..roles import Roles
-from .base import Method, trainable
+from .base import Method, Part, trainable
 
 
 class FedAvg(Method):
@@ -26,6 +25,6 @@ class FedAvg(Method):
         """All of the model's trainable parameters are shared."""
         return Roles(shared=trainable(self.model), clustered={}, private={})
 
-    def parts(self, client: Roles, draws: Tensor | None = None) -> dict[str, Tensor | Mixture]:
+    def parts(self, client: Roles, draws: Tensor | None = None) -> dict[str, Part]:
         """Every client uses the shared model: w^k = u."""
         return dict(client.shared)

@@ -15,7 +15,7 @@ from ..precondition import precondition
 from ..roles import Roles
 from ..router import Router, one_hot_logits, uniform_logits
 from ..seeds import stream
-from .base import ROUTER, Method, local_statistics, own_statistics, trainable
+from .base import ROUTER, Method, Part, local_statistics, own_statistics, trainable
 
 Routing = Literal["learned", "optimal"]
 
@@ -82,15 +82,16 @@ class FLoRAL(Method):
         roles = Roles(trainable(self.model), clustered, private)
         return roles.map(lambda tensor: tensor.to(next(self.model.parameters())))
 
-    def parts(self, client: Roles, draws: Tensor | None = None) -> dict[str, Tensor | Mixture]:
+    def parts(self, client: Roles, draws: Tensor | None = None) -> dict[str, Part]:
         """w^k = u + sum_c pi_c^k a_c."""
         mixture = self.router.mixture(client.private[ROUTER], draws)
-        return dict(client.shared) | {
+        mixtures: dict[str, Part] = {
             name: Mixture(
                 client.shared[name], adaptor, adaptors.factors_of(name, adaptor, client.clustered), mixture
             )
             for name, adaptor in self.plan.items()
         }
+        return {**client.shared, **mixtures}
 
     def local_statistics(self, client: Roles) -> dict[str, Statistics]:
         """Those that the client keeps for its Batch-NorA adaptors."""
@@ -109,6 +110,10 @@ class FLoRAL(Method):
         if not self.preconditioned:
             return gradients
         return gradients._replace(clustered=precondition(self.plan, client.clustered, gradients.clustered))
+
+    def only_cluster(self, private: dict[str, Tensor]) -> Tensor | None:
+        """The true cluster with optimal routing."""
+        return self.router.only_cluster(private[ROUTER]) if self.routing == "optimal" else None
 
     def mixture(self, private: dict[str, Tensor]) -> Tensor:
         """pi^k = softmax(theta^k)."""

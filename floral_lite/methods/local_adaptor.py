@@ -10,7 +10,7 @@ from ..factored import Mixture
 from ..precondition import precondition
 from ..roles import Roles
 from ..seeds import stream
-from .base import Method, local_statistics, own_statistics, trainable
+from .base import Method, Part, local_statistics, own_statistics, trainable
 
 
 class LocalAdaptor(Method):
@@ -59,9 +59,9 @@ class LocalAdaptor(Method):
         private = {name: tensor.to(like).expand(len(clusters), *tensor.shape) for name, tensor in own.items()}
         return Roles(shared, {}, private | own_statistics(self.model, self.plan, len(clusters)))
 
-    def parts(self, client: Roles, draws: Tensor | None = None) -> dict[str, Tensor | Mixture]:
+    def parts(self, client: Roles, draws: Tensor | None = None) -> dict[str, Part]:
         """w^k = u + a^k: a mixture of one."""
-        parts: dict[str, Tensor | Mixture] = dict(client.shared)
+        parts: dict[str, Part] = dict(client.shared)
         for name, adaptor in self.plan.items():
             factors = adaptors.factors_of(name, adaptor, client.private)
             (some, shape), *_ = ((factors[factor], shape) for factor, shape in adaptor.shapes.items())
