@@ -1,44 +1,16 @@
-"""Figures: numbers in, a figure out. Nothing is read from anywhere else, nothing is shown.
+"""Figures of federations: their images, histories, mixtures and parameters."""
 
-Colours are told apart by colour-blind readers; text and lines are of a grey that is readable
-on white and on dark pages, and the background is transparent.
-"""
-
-import io
 from collections.abc import Mapping, Sequence
 from itertools import cycle
 
 import numpy as np
 import numpy.typing as npt
-import seaborn as sns
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 
-from .errors import require
-from .federation.history import History, Round
-
-GREY = "#7a7a7a"
-COLOURS = sns.color_palette("colorblind")
-
-
-class Picture(Figure):
-    """A figure that a notebook shows when a cell returns it, whatever matplotlib's backend is."""
-
-    def _repr_png_(self) -> bytes:
-        file = io.BytesIO()
-        self.savefig(file, format="png", dpi=110)
-        return file.getvalue()
-
-
-def figure(rows: int, columns: int, width: float, height: float) -> tuple[Picture, npt.NDArray[np.object_]]:
-    """An empty figure of the house's style and its axes, an array (rows, columns); sizes in inches."""
-    text = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color")
-    style = {**dict.fromkeys(text, GREY), "axes.facecolor": "none"}
-    hidden = {"axes.spines.top": False, "axes.spines.right": False}
-    with sns.axes_style("ticks", {**style, **hidden}):
-        made = Picture(figsize=(width, height), layout="constrained", facecolor="none")
-        return made, made.subplots(rows, columns, squeeze=False)
+from ..errors import require
+from ..federation.history import History, Round
+from .style import COLOURS, GREY, Picture, bare, figure
 
 
 def image_grid(
@@ -56,7 +28,7 @@ def image_grid(
     made, axes = figure(rows, columns, 0.8 * columns + 1.2, 0.85 * rows)
     for (row, column), axis in np.ndenumerate(axes):
         axis.imshow(images[row, column], cmap="gray_r", vmin=0, vmax=1)
-        _bare(axis)
+        bare(axis)
         if column == 0:
             axis.set_ylabel(row_labels[row], rotation=0, ha="right", va="center")
         if row == 0 and column_labels:
@@ -175,15 +147,9 @@ def base_plus_adaptors(base: npt.ArrayLike, adaptors: npt.ArrayLike, mixture: np
     made, axes = figure(1, len(parts), 1.7 * len(parts), 1.7)
     for axis, part, name in zip(axes[0], parts, names, strict=True):
         axis.imshow(part, cmap="PuOr_r", vmin=-limit, vmax=limit, aspect="auto", interpolation="nearest")
-        _bare(axis)
+        bare(axis)
         axis.set_title(name, color=GREY, fontsize=9)
     return made
-
-
-def _bare(axis: Axes) -> None:
-    """An image needs no ticks and no frame."""
-    axis.set(xticks=[], yticks=[])
-    axis.spines[:].set_visible(False)
 
 
 def _draw_mixture(axis: Axes, entry: Round, clusters: Sequence[int]) -> AxesImage:
