@@ -1,5 +1,7 @@
 """floral_lite: collaborative and efficient personalization with mixtures of adaptors."""
 
+from typing import TYPE_CHECKING
+
 from . import methods, tasks
 from ._version import __version__
 from .errors import DivergenceError, InputError
@@ -9,6 +11,9 @@ from .floral import Floral
 from .precondition import precondition, preconditioner
 from .router import Router
 from .saving import load, save
+
+if TYPE_CHECKING:
+    from .explorer import explore
 
 __all__ = [
     "DivergenceError",
@@ -22,6 +27,7 @@ __all__ = [
     "Shard",
     "Task",
     "__version__",
+    "explore",
     "export_peft",
     "load",
     "methods",
@@ -32,3 +38,13 @@ __all__ = [
     "train",
     "train_runs",
 ]
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        """`explore` needs pandas, matplotlib and ipywidgets, which take long to load: only when asked for."""
+        if name != "explore":
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from .explorer import explore
+
+        return explore

@@ -1,30 +1,19 @@
 """Every built page in a real browser that can reach nothing but the page's own files."""
 
 import functools
-import os
-import shutil
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import NoReturn
 
 import chapters
 import pytest
-from playwright.sync_api import BrowserContext, Page, Route, sync_playwright
+from playwright.sync_api import BrowserContext, Page, Route
+
+from .conftest import without
 
 HTML = chapters.ROOT / "_build" / "html"
-BROWSERS = ["chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome"]
-FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"]
-FLAGS += ["--disable-background-networking", "--disable-component-update", "--disable-sync"]
-
-
-def without(what: str) -> NoReturn:
-    """Skip on somebody's own machine; in CI, where it must be there, fail."""
-    if os.environ.get("CI") == "true":
-        pytest.fail(what)
-    pytest.skip(what)
 
 
 class QuietHandler(SimpleHTTPRequestHandler):
@@ -43,20 +32,6 @@ def site() -> Iterator[str]:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}"
         server.shutdown()
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrowserContext]:
-    executable = next(filter(None, map(shutil.which, BROWSERS)), None)
-    if executable is None:
-        without(f"no browser on the PATH: one of {', '.join(BROWSERS)}")
-    with sync_playwright() as playwright:
-        profile = tmp_path_factory.mktemp("profile")
-        context = playwright.chromium.launch_persistent_context(
-            profile, executable_path=executable, args=FLAGS
-        )
-        yield context
-        context.close()
 
 
 @dataclass
@@ -136,6 +111,22 @@ def test_sliders_change_the_picture(visit: Visit) -> None:
         (first, first_picture), (last, last_picture) = seen
         assert first != last
         assert first_picture != last_picture
+
+
+def test_explorers_follow_their_sliders(visit: Visit) -> None:
+    for explorer in visit.page.locator(".floral-explorer").all():
+        explorer.locator("summary").click()
+        for control in explorer.locator("input, select").all():
+            table = explorer.locator("table")
+            before = table.inner_text()
+            control.press("ArrowRight")
+            if table.inner_text() == before:  # it stood at the last stop
+                control.press("ArrowLeft")
+            assert table.inner_text() != before
+
+
+def test_no_widget_waits_for_a_kernel(visit: Visit) -> None:
+    assert "application/vnd.jupyter.widget" not in visit.page.content()
 
 
 def test_the_book_has_mathematics_pictures_and_sliders(site: str) -> None:

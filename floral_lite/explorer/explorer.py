@@ -1,0 +1,193 @@
+"""The explorer: which rows of a frame the sliders pick, and the figure of them."""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
+from functools import cached_property
+from itertools import cycle
+from pathlib import Path
+
+import ipywidgets
+import numpy as np
+import pandas as pd
+from IPython.display import display
+from matplotlib.ticker import MaxNLocator
+
+from ..plots import COLOURS, GREY, Picture, figure
+from ..widgets import STATIC_VARIABLE
+from . import page
+from .checks import check
+from .values import Value, are_whole, is_scale, numbers, text, values
+
+MARKERS_UP_TO = 20  # with more points than that a line has no markers
+WIDGET = "application/vnd.jupyter.widget-view+json"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Explorer:
+    """Curves from a table of results, and sliders that pick the rows they show.
+
+    As the last line of a notebook's cell it shows itself: with ipywidgets where a kernel runs; on a
+    rendered page a small script draws it, from numbers inside the page. `explore` is this class.
+
+    Args:
+        frame: one row a point, a full grid over the sliders. A line passes through its rows in the
+            frame's order, and has a gap where y is not finite.
+        x: column of the horizontal axis, finite numbers.
+        y: column of the vertical axis, numbers.
+        sliders: columns whose value the reader chooses: a slider if they hold numbers, else a list.
+        title: says what is seen.
+        about: which runs these are and how they were made: a sentence, or names with what they stand
+            for, such as {"command": "floral-lite run ...", "seeds": "0 to 3"}.
+        colour: column with one line for each of its values, at most ten; None draws a single line.
+        band: columns with the lower and the upper edge of an area around each line.
+        log: which axes have a logarithmic scale: "", "x", "y" or "xy".
+        labels: what a column is called for the reader, with its unit; by default its name.
+        start: the value a slider starts from; by default its first.
+
+    Raises:
+        InputError: a column is missing or holds no numbers, a combination of the sliders has no rows or
+            has rows that nothing tells apart, or the numbers take more than 300 kB.
+
+    Example:
+        >>> import pandas as pd
+        >>> frame = pd.DataFrame(
+        ...     [(rank, step, 0.5 ** (rank * step)) for rank in (1, 2, 4) for step in range(10)],
+        ...     columns=["rank", "step", "loss"],
+        ... )
+        >>> explorer = explore(
+        ...     frame, x="step", y="loss", sliders=["rank"], title="Loss by rank", about="0.5^(rank step)"
+        ... )
+        >>> explorer.stops
+        {'rank': [1, 2, 4]}
+        >>> explorer.rows({"rank": 4})["loss"].tolist()[:3]
+        [1.0, 0.0625, 0.00390625]
+    """
+
+    frame: pd.DataFrame
+    _: KW_ONLY
+    x: str
+    y: str
+    sliders: Sequence[str]
+    title: str
+    about: str | Mapping[str, object]
+    colour: str | None = None
+    band: tuple[str, str] | None = None
+    log: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    start: Mapping[str, Value] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check(self)
+        page.check_size(self)
+
+    @cached_property
+    def stops(self) -> dict[str, list[Value]]:
+        """The values of each slider, in the order in which it shows them."""
+        return {slider: values(self.frame[slider]) for slider in self.sliders}
+
+    @cached_property
+    def lines(self) -> list[Value]:
+        """The values of `colour`, one a line; a single empty name if there is no such column."""
+        return [""] if self.colour is None else values(self.frame[self.colour])
+
+    @property
+    def chosen(self) -> dict[str, Value]:
+        """Where the sliders stand at first."""
+        return {slider: self.start.get(slider, stops[0]) for slider, stops in self.stops.items()}
+
+    def rows(self, chosen: Mapping[str, Value]) -> pd.DataFrame:
+        """The rows that are seen when the sliders stand at `chosen`."""
+        seen = np.full(len(self.frame), True)
+        for slider, value in chosen.items():
+            seen &= (self.frame[slider] == value).to_numpy()
+        picked: pd.DataFrame = self.frame.loc[seen]
+        return picked
+
+    def limits(self, axis: str) -> tuple[float, float]:
+        """The ends of the axis "x" or "y": all rows fit, so that sliders move the lines and not the axes."""
+        columns = [self.x] if axis == "x" else [self.y, *(self.band or ())]
+        found = np.concatenate([numbers(self.frame[column]) for column in columns])
+        found = found[np.isfinite(found)]
+        found = np.log10(found) if axis in self.log else found
+        low, high = float(found.min()), float(found.max())
+        margin = 0.04 * (high - low) or 0.5
+        low, high = low - margin, high + margin
+        return (10**low, 10**high) if axis in self.log else (low, high)
+
+    def label(self, column: str) -> str:
+        """What a column is called for the reader."""
+        return self.labels.get(column, column)
+
+    def widget(self) -> ipywidgets.Widget:
+        """Sliders, and the figure that follows them; needs a kernel."""
+        controls = {}
+        for slider, stops in self.stops.items():
+            control = ipywidgets.SelectionSlider if is_scale(self.frame[slider]) else ipywidgets.Dropdown
+            controls[slider] = control(
+                options=[(text(stop), stop) for stop in stops],
+                value=self.chosen[slider],
+                description=self.label(slider),
+                style={"description_width": "initial"},
+            )
+        # by name, and a column may be called anything
+        drawn = ipywidgets.interactive_output(
+            lambda **chosen: display(explore_figure(self, chosen)),  # type: ignore[no-untyped-call]
+            controls,
+        )
+        heading, about = (ipywidgets.HTML(part) for part in (page.heading(self), page.about(self)))
+        return ipywidgets.VBox([heading, *controls.values(), drawn, about])
+
+    def save(self, path: str | Path) -> None:
+        """Write a page that needs no other file, and no kernel."""
+        Path(path).write_text(page.document(self), encoding="utf-8")
+
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, object]:
+        """The widget for a notebook, HTML for what shows it later; on a page of the book HTML only."""
+        words = f"{self.title} (an explorer: it shows itself in a notebook)"
+        if os.environ.get(STATIC_VARIABLE):  # the page has the script already, and no kernel
+            return {"text/plain": words, "text/html": page.fragment(self)}
+        view = {"version_major": 2, "version_minor": 0, "model_id": self.widget().model_id}
+        return {"text/plain": words, "text/html": page.with_script(self), WIDGET: view}
+
+
+explore = Explorer  # as a verb it reads well: explore(frame, x="round", ...)
+
+
+def explore_figure(explorer: Explorer, chosen: Mapping[str, Value]) -> Picture:
+    """The figure of an explorer whose sliders stand at `chosen`, such as {"rank": 4}."""
+    made, ((axis,),) = figure(1, 1, 6.4, 3.6)
+    rows = explorer.rows(chosen)
+    for line, colour, dash in zip(explorer.lines, COLOURS, cycle(page.DASHES), strict=False):
+        mine = rows if explorer.colour is None else rows[rows[explorer.colour] == line]
+        marker = "o" if len(mine) <= MARKERS_UP_TO else None
+        where = numbers(mine[explorer.x])
+        axis.plot(
+            where,
+            numbers(mine[explorer.y]),
+            dash,
+            color=colour,
+            marker=marker,
+            markersize=4,
+            label=text(line),
+        )
+        if explorer.band is not None:
+            low, high = (numbers(mine[column]) for column in explorer.band)
+            axis.fill_between(where, low, high, color=colour, alpha=0.2, linewidth=0)
+    axis.set(
+        xlabel=explorer.label(explorer.x),
+        ylabel=explorer.label(explorer.y),
+        xscale="log" if "x" in explorer.log else "linear",
+        yscale="log" if "y" in explorer.log else "linear",
+        xlim=explorer.limits("x"),
+        ylim=explorer.limits("y"),
+    )
+    for name, column, ruler in (("x", explorer.x, axis.xaxis), ("y", explorer.y, axis.yaxis)):
+        if name not in explorer.log:
+            whole = are_whole(explorer.frame[column])
+            ruler.set_major_locator(MaxNLocator("auto", steps=[1, 2, 5, 10], integer=whole))
+    if explorer.colour is not None:
+        longest = max(len(text(line)) for line in explorer.lines)
+        columns = max(1, min(len(explorer.lines), 80 // (longest + 6)))
+        made.legend(loc="outside upper left", ncols=columns, labelcolor=GREY, frameon=False)
+    return made
