@@ -1,5 +1,6 @@
 """The command line as a user meets it: exit codes, messages, files."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -7,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from floral_lite import History, InputError, cli
@@ -254,3 +256,81 @@ def test_a_failed_save_leaves_no_half_written_file(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="is there already"):
         history.save(tmp_path / "history.json")
     assert [path.name for path in tmp_path.iterdir()] == ["history.json"]
+
+
+TABLE = ["table", "methods", "--columns", "synthetic-linear", "--rows", "fedavg,floral-1-learned"]
+
+
+def test_a_table_is_filled_printed_and_saved_and_its_figure_drawn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    command = [*TABLE, "--seeds", "2", "--device", "cpu"]
+    assert call(monkeypatch, *command, "--show") == 0
+    assert "| -  " in capsys.readouterr().out
+    assert not list(tmp_path.iterdir())
+    assert call(monkeypatch, *command, "--rounds", "2") == 0
+    printed = capsys.readouterr().out
+    assert "| FedAvg " in printed
+    assert "synthetic-linear: 2 of the task's 2000 rounds" in printed
+    assert (tmp_path / "results/methods.md").read_text(encoding="utf-8") == printed[:-1]
+    assert (tmp_path / "results/methods.tex").read_text(encoding="utf-8").count(r"\\") == 4
+    assert len(pd.read_csv(tmp_path / "results/methods.csv")) == 2
+    kept = tmp_path / "results/synthetic-linear/fedavg/seed-2.json"
+    assert "floral-lite table methods --columns synthetic-linear" in kept.read_text()
+    # again: nothing is run, and the same is printed; with other rounds it is refused
+    before = kept.stat().st_mtime_ns
+    assert call(monkeypatch, *command, "--show") == 0
+    assert capsys.readouterr().out == printed
+    assert call(monkeypatch, *command) == 2
+    assert "seed-1.json was made with rounds=2, and this is 2000" in capsys.readouterr().err
+    assert kept.stat().st_mtime_ns == before
+    for name in ("figures/curves.svg", "curves.png"):
+        assert call(monkeypatch, "figure", *TABLE[1:], "--save", name) == 0
+        assert f"2 rows in 1 column: {name}" in capsys.readouterr().out
+        assert (tmp_path / name).stat().st_size > 1000
+
+
+WRONG_TABLES = {
+    "table method": "no table is called 'method'; did you mean 'methods'? There are: adaptors, batch-nora",
+    "table methods --columns mnist-rotated": "did you mean 'mnist-rotate'",
+    "table methods --rows fedavgg": "did you mean 'fedavg'? There are: ensemble-learned",
+    "table methods --seeds 0": "seeds is 0; it must be at least 1",
+    "table methods --columns digits-rotate --rounds 0": "rounds is 0",
+    "table methods --device cuda:99": "device is 'cuda:99'",
+    "figure method --save a.svg": "no table is called 'method'",
+    "figure methods --save a.txt": "save is a.txt; its name must end in one of .svg, .png, .pdf",
+    "figure methods --save a.svg --value loss": "no value is called 'loss'",
+    "figure methods --save a.svg": "results has no test_loss for the figure methods",
+}
+
+
+@pytest.mark.parametrize("arguments", WRONG_TABLES)
+def test_a_wrong_table_or_figure_is_told_in_a_line(
+    arguments: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert call(monkeypatch, *arguments.split()) == 2
+    (said,) = capsys.readouterr().err.strip().splitlines()
+    assert said.startswith("error: ")
+    assert WRONG_TABLES[arguments] in said
+    assert not list(tmp_path.iterdir())
+
+
+def test_ctrl_c_prints_what_there_is_of_a_table(tmp_path: Path) -> None:
+    command = [*TABLE[:-1], "fedavg", "--seeds", "2", "--rounds", "100000", "--device", "cpu"]
+    process = subprocess.Popen(
+        [*COMMAND, *command], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert process.stderr is not None
+    seen = b""
+    while b"fedavg seed 1" not in seen:  # a first round is finished
+        part = os.read(process.stderr.fileno(), 64)
+        assert part, f"the run ended before its first round: {seen.decode()}"
+        seen += part
+    process.send_signal(signal.SIGINT)
+    out, _ = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert "the same command goes on from here" in out.decode()
+    assert "| FedAvg | -" in out.decode()
+    assert load_checkpoint(tmp_path / "results/unfinished/synthetic-linear/fedavg/seed-1") is not None

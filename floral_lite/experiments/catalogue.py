@@ -22,6 +22,7 @@ BATCH_NORA = Table(
     (
         Row("fedavg", "FedAvg, local statistics", "fedavg"),
         Row("fedavg-averaged", "FedAvg, averaged statistics", "fedavg", changes=_AVERAGED),
+        Row("fedbn", "FedBN: norms of one's own", "fedbn"),
         Row("floral-1-optimal", "Affine, local statistics", "floral", OPTIMAL_1),
         Row("floral-1-averaged", "Affine, averaged statistics", "floral", OPTIMAL_1, changes=_AVERAGED),
         Row("floral-1-nora", "Batch-NorA, local statistics", "floral", _NORA),
@@ -36,7 +37,8 @@ BATCH_NORA = Table(
     (Column("synthetic-mlp-norm", "Synthetic MLP + BN"),),
 )
 
-# Not the paper's: all other methods of the package as they come, on the paper's tasks.
+# Not the paper's: all other methods of the package as they come, on the paper's tasks. Those have no norms,
+# which FedBN needs.
 RELATIVES = Table(
     "relatives",
     "Accuracy of the paper's relatives, with their own defaults",
@@ -46,7 +48,7 @@ RELATIVES = Table(
         *(
             Row(name, name, name)
             for name in methods.METHODS
-            if name not in {row.method for row in METHODS.rows}
+            if name not in {"fedbn", *(row.method for row in METHODS.rows)}
         ),
     ),
     METHOD_COLUMNS,

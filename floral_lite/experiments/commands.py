@@ -74,4 +74,6 @@ def draw(
 
     save.parent.mkdir(parents=True, exist_ok=True)
     figures.save(figures.draw(drawn, value or find_table(name).curve), str(save))
-    typer.echo(f"{len(drawn['row'].unique())} rows in {len(drawn['column'].unique())} columns: {save}")
+    count = {kind: drawn[kind].nunique() for kind in ("row", "column")}
+    text = " in ".join(f"{number} {kind}{'s' if number > 1 else ''}" for kind, number in count.items())
+    typer.echo(f"{text}: {save}")

@@ -1,11 +1,11 @@
 """Figures of results: a frame in, a figure out."""
 
-from itertools import cycle
 from math import ceil
 
 import matplotlib as mpl
 import pandas as pd
 from matplotlib.lines import Line2D
+from matplotlib.ticker import LogFormatter
 
 from ..plots import COLOURS, GREY, Picture, figure
 
@@ -17,10 +17,21 @@ NAMES = {
 }
 
 
+DASHED = ("-learned", "-averaged")
+
+
+def family(row: str) -> str:
+    """What a row is apart from its routing and its statistics."""
+    for end in (*DASHED, "-optimal"):
+        row = row.removesuffix(end)
+    return row
+
+
 def draw(frame: pd.DataFrame, value: str = "test_loss") -> Picture:
     """Lines over the rounds, a panel for each column; a band from the smallest to the largest seed.
 
-    Losses are drawn on a logarithmic scale.
+    Rows that differ in routing, or in whose statistics they use, share a colour; learned and averaged
+    are dashed. Losses are drawn on a logarithmic scale.
 
     Args:
         frame: made by `curves`.
@@ -30,13 +41,15 @@ def draw(frame: pd.DataFrame, value: str = "test_loss") -> Picture:
     wide = len(columns) if len(columns) <= 3 else 2
     tall = ceil(len(columns) / wide)
     made, axes = figure(tall, wide, 3.4 * wide + 0.6, 2.6 * tall + 0.9)
-    looks = dict(zip(frame["row"].unique(), zip(cycle(COLOURS), cycle(("-", "--", ":", "-."))), strict=False))
+    families = list(dict.fromkeys(map(family, frame["row"])))
     factor = 100 if value == "test_accuracy" else 1
     lines: dict[str, Line2D] = {}
     for axis, column in zip(axes.flat, columns, strict=False):
         panel = frame[frame["column"] == column]
         for row, part in panel.groupby("row", sort=False):
-            colour, dash = looks[row]
+            name = str(row)
+            colour = COLOURS[families.index(family(name)) % len(COLOURS)]
+            dash = "--" if name.endswith(DASHED) else "-"
             (line,) = axis.plot(part["round"], factor * part["mean"], color=colour, linestyle=dash)
             low, high = factor * part["low"], factor * part["high"]
             axis.fill_between(part["round"], low, high, color=colour, alpha=0.2, linewidth=0)
@@ -45,7 +58,9 @@ def draw(frame: pd.DataFrame, value: str = "test_loss") -> Picture:
         axis.set_xlabel("communication round")
         if value.endswith("loss"):
             axis.set_yscale("log")
-            axis.tick_params(which="minor", colors=GREY)
+            axis.tick_params(which="minor", colors=GREY, labelsize=8)
+            axis.yaxis.set_major_formatter(LogFormatter())
+            axis.yaxis.set_minor_formatter(LogFormatter(minor_thresholds=(1, 0.5)))
     for axis in axes[:, 0]:
         axis.set_ylabel(NAMES[value])
     for axis in axes.flat[len(columns) :]:

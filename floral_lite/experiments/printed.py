@@ -3,21 +3,20 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .schema import Column, Row
+from .schema import Column, Row, Value
 from .tables import OFF, Filled, number
 
 
 def markdown(filled: Filled) -> str:
-    """The table for a terminal or a page: a column of ours and one of the paper's for each task."""
-    head = ["", *(name for column in filled.columns for name in (column.label, "paper"))]
-    body = [
-        [row.label, *(text for column in filled.columns for text in pair(filled, row, column, MARKDOWN))]
-        for row in filled.rows
-    ]
+    """The table for a terminal or a page: for each task a column of ours, and the paper's if any."""
+    head = [""]
+    for column in filled.columns:
+        head += [column.label, "paper"] if filled.has_paper(column) else [column.label]
+    body = [[row.label, *texts(filled, row, MARKDOWN)] for row in filled.rows]
     widths = [max(len(line[place]) for line in [head, *body]) for place in range(len(head))]
 
-    def line(texts: Sequence[str]) -> str:
-        return "| " + " | ".join(text.ljust(width) for text, width in zip(texts, widths, strict=True)) + " |"
+    def line(parts: Sequence[str]) -> str:
+        return "| " + " | ".join(part.ljust(width) for part, width in zip(parts, widths, strict=True)) + " |"
 
     rule = "|" + "|".join("-" * (width + 2) for width in widths) + "|"
     table = [line(head), rule, *map(line, body)]
@@ -26,20 +25,23 @@ def markdown(filled: Filled) -> str:
 
 def latex(filled: Filled) -> str:
     """The table for a paper; it needs the package booktabs."""
-    count = len(filled.columns)
-    head = " & ".join(["", *(rf"\multicolumn{{2}}{{c}}{{{escaped(c.label)}}}" for c in filled.columns)])
+    spans = [2 if filled.has_paper(column) else 1 for column in filled.columns]
+    head = [
+        rf"\multicolumn{{{span}}}{{c}}{{{escaped(column.label)}}}"
+        for column, span in zip(filled.columns, spans, strict=True)
+    ]
+    names = [name for span in spans for name in ("ours", "paper")[:span]]
     lines = [
         f"% {filled.title}",
         *(f"% {note}" for note in filled.notes()),
-        rf"\begin{{tabular}}{{l{'cc' * count}}}",
+        rf"\begin{{tabular}}{{l{'c' * sum(spans)}}}",
         r"\toprule",
-        head + r" \\",
-        " & ".join(["Method", *["ours & paper"] * count]) + r" \\",
+        " & ".join(["", *head]) + r" \\",
+        " & ".join(["", *names]) + r" \\",
         r"\midrule",
     ]
     for row in filled.rows:
-        texts = [text for column in filled.columns for text in pair(filled, row, column, LATEX)]
-        lines.append(" & ".join([escaped(row.label), *texts]) + r" \\")
+        lines.append(" & ".join([escaped(row.label), *texts(filled, row, LATEX)]) + r" \\")
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"]) + "\n"
 
 
@@ -62,21 +64,30 @@ MARKDOWN = Style(("**{}**", "*{}*"), "{} ± {}", f" {OFF}", "-")
 LATEX = Style((r"\textbf{{{}}}", r"\textit{{{}}}"), r"{} $\pm$ {}", r"$^\dagger$", "--")
 
 
-def pair(filled: Filled, row: Row, column: Column, style: Style) -> tuple[str, str]:
-    """Ours and the paper's, as text."""
-    entry = filled.entries[row.name, column.name]
-    texts = []
-    for value, is_paper in ((entry.ours, False), (entry.paper, True)):
-        if value is None:
-            texts.append("diverged" if entry.diverged and not is_paper else style.nothing)
-            continue
-        text = number(value.mean, column)
-        if value.sd is not None:
-            text = style.deviation.format(text, number(value.sd, column))
-        rank = filled.ranks(column, is_paper).get(row.name)
-        text = text if rank is None else style.ranks[rank].format(text)
-        if not is_paper:
-            text += style.off if entry.off else ""
-            text += f" [{len(entry.results)}]" if len(entry.results) < filled.seeds else ""
-        texts.append(text)
-    return texts[0], texts[1]
+def texts(filled: Filled, row: Row, style: Style) -> list[str]:
+    """A row's numbers as text: for each task ours and, where the column has one, the paper's."""
+    made = []
+    for column in filled.columns:
+        entry = filled.entries[row.name, column.name]
+        ours = value_text(filled, row, column, entry.ours, style, is_paper=False)
+        if entry.diverged:
+            ours = "diverged"
+        ours += style.off if entry.off else ""
+        ours += f" [{len(entry.results)}]" if 0 < len(entry.results) < filled.seeds else ""
+        made.append(ours)
+        if filled.has_paper(column):
+            made.append(value_text(filled, row, column, entry.paper, style, is_paper=True))
+    return made
+
+
+def value_text(
+    filled: Filled, row: Row, column: Column, value: Value | None, style: Style, is_paper: bool
+) -> str:
+    """A mean with its deviation, marked where it is best or second best."""
+    if value is None:
+        return style.nothing
+    text = number(value.mean, column)
+    if value.sd is not None:
+        text = style.deviation.format(text, number(value.sd, column))
+    rank = filled.ranks(column, is_paper).get(row.name)
+    return text if rank is None else style.ranks[rank].format(text)

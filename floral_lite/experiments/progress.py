@@ -53,13 +53,14 @@ class Progress:
         for cell in cells:
             self.left[cell] = cell.settings.rounds - done
         first = cells[0]
-        if self.began is None or self.began[0] != first:
+        new = self.began is None or self.began[0] != first
+        if self.began is None or new:
             self.began = first, monotonic(), done
         elif done > self.began[2]:
             seconds = (monotonic() - self.began[1]) / len(cells)
             self.paces[first.task, first.row.name] = seconds / (done - self.began[2])
         also = f" and {len(cells) - 1} more" if len(cells) > 1 else ""
-        self.bar.set_description_str(f"{first}{also}", refresh=False)
+        self.bar.set_description_str(f"{first}{also}", refresh=new)
         self.draw()
 
     def finished(self, cell: Cell, seconds: float) -> None:

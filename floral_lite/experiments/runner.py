@@ -11,7 +11,7 @@ import torch
 from filelock import FileLock, Timeout
 
 from ..devices import find_device
-from ..errors import DivergenceError
+from ..errors import DivergenceError, InputError
 from ..federation import Federation, History, Run, load_checkpoint, save_checkpoint, stacked_rounds
 from .cells import Cell, make_runs
 from .progress import Progress
@@ -156,6 +156,11 @@ def train(
     except KeyboardInterrupt:
         save(cells, federations, folder)
         raise
+    except InputError as error:
+        if not resumed:
+            raise
+        where = ", ".join(str(checkpoints(cell, folder)) for cell in cells)
+        raise InputError(f"{error} (its checkpoints are in {where}: remove them to start anew)") from None
     except DivergenceError as error:
         if len(cells) > 1:  # one of them did, and does not say which: each goes on alone
             for index, (cell, run) in enumerate(zip(cells, runs, strict=True)):

@@ -83,6 +83,10 @@ class Filled:
     columns: Sequence[Column]
     entries: dict[tuple[str, str], Entry]
 
+    def has_paper(self, column: Column) -> bool:
+        """Whether the paper has numbers for a column."""
+        return any(self.entries[row.name, column.name].paper is not None for row in self.rows)
+
     def ranks(self, column: Column, paper: bool) -> dict[str, int]:
         """Which rows are best (0) and second best (1) in a column, as they are printed: equal ones share."""
         regression = is_regression(column.name)

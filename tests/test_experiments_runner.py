@@ -1,0 +1,307 @@
+"""The runner: interrupted, killed, shared by two processes, it comes to what one quiet run comes to."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tqdm import tqdm
+
+from floral_lite import InputError, Run, Shard, methods, tasks, train
+from floral_lite.experiments import runner
+from floral_lite.experiments.cells import Cell, cells, make_runs
+from floral_lite.experiments.paper import METHODS
+from floral_lite.experiments.progress import Progress
+from floral_lite.experiments.results import Result, find, read
+from floral_lite.experiments.runner import UNFINISHED, fill, locked, run_stack, stacks
+from floral_lite.federation import load_checkpoint
+
+ROWS = ["fedavg", "floral-1-learned"]
+
+
+def few(rows: Sequence[str] = ROWS, seeds: int = 2, rounds: int = 4) -> list[Cell]:
+    """Cells that take a second."""
+    return cells(METHODS, ["synthetic-linear"], rows, seeds, rounds)
+
+
+def numbers(folder: Path) -> dict[str, Any]:
+    """What decides all numbers of a folder of results, without what made them."""
+    made = {}
+    for path in sorted(folder.glob("*/*/seed-*.json")):
+        content = json.loads(path.read_text())
+        del content["made"]
+        made[str(path.relative_to(folder))] = content
+    return made
+
+
+@pytest.fixture(scope="module")
+def quiet(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The few cells as one process comes to them."""
+    folder = tmp_path_factory.mktemp("quiet")
+    fill(few(), folder, device="cpu", command="floral-lite table")
+    return folder
+
+
+def test_a_result_holds_what_the_run_came_to(quiet: Path) -> None:
+    assert len(numbers(quiet)) == 4
+    result = find(few()[1], quiet)
+    assert result is not None
+    task = tasks.load("synthetic-linear", seed=1)
+    method = methods.FLoRAL(task.model, num_clusters=2, budget=0.01)
+    history = train(task, method, seed=1, rounds=4).history
+    last = history.rounds[-1]
+    assert result.rounds["round"] == [4]
+    assert result.rounds["train_loss"] == pytest.approx([last.train_loss], rel=1e-6)
+    assert result.clients["loss"] == pytest.approx(last.client_loss, rel=1e-5)
+    assert result.run == json.loads(json.dumps(history.config))
+    assert result.made["command"] == "floral-lite table"
+    assert result.made["seeds_together"] == 1
+    assert result.made["seconds"] >= result.made["training_seconds"] >= 0
+
+
+def test_what_is_there_is_not_run_again(quiet: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "run_stack", lambda *arguments: pytest.fail("a cell was run twice"))
+    fill(few(), quiet, device="cpu")
+    with pytest.raises(InputError, match="made with rounds=4, and this is 5"):
+        fill(few(rounds=5), quiet, device="cpu")
+
+
+def test_an_interrupted_cell_goes_on_from_its_checkpoint(
+    quiet: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(self: Progress, some: Sequence[Cell], federations: Sequence[Any]) -> None:
+        rounds.append(len(federations[0].history.rounds))
+        if some[0] == few()[1] and rounds[-1] == 3:
+            raise KeyboardInterrupt
+
+    rounds: list[int] = []
+    with monkeypatch.context() as patched:
+        patched.setattr(Progress, "show", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            fill(few(), tmp_path, device="cpu")
+    assert rounds == [1, 2, 3, 4, 1, 2, 3]
+    assert list(numbers(tmp_path)) == ["synthetic-linear/fedavg/seed-1.json"]
+    kept = tmp_path / UNFINISHED / "synthetic-linear/floral-1-learned/seed-1"
+    checkpoint = load_checkpoint(kept)
+    assert checkpoint is not None
+    assert len(checkpoint[0].history.rounds) == 3
+    began: list[int] = []
+    original = Progress.show
+
+    def watch(self: Progress, some: Sequence[Cell], federations: Sequence[Any]) -> None:
+        began.append(len(federations[0].history.rounds))
+        original(self, some, federations)
+
+    monkeypatch.setattr(Progress, "show", watch)
+    fill(few(), tmp_path, device="cpu")
+    assert began == [3, 4, *[1, 2, 3, 4] * 2]
+    assert not kept.exists()
+    assert numbers(tmp_path) == numbers(quiet)
+
+
+def test_a_checkpoint_of_another_configuration_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(self: Progress, some: Sequence[Cell], federations: Sequence[Any]) -> None:
+        raise KeyboardInterrupt
+
+    cell = few(["fedavg"])[0]
+    with monkeypatch.context() as patched:
+        patched.setattr(Progress, "show", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            fill([cell], tmp_path, device="cpu")
+    other = replace(cell, row=replace(cell.row, changes={"learning_rate": 0.2}))
+    with pytest.raises(InputError, match=r"learning_rate is 0\.2.*fedavg.seed-1: remove them to start anew"):
+        fill([other], tmp_path, device="cpu")
+
+
+def test_seeds_trained_together_come_to_what_each_comes_to_alone(quiet: Path, tmp_path: Path) -> None:
+    every = few()
+    assert stacks(every, together=False) == [[cell] for cell in every]
+    assert stacks(every, together=True) == [[every[0], every[2]], [every[1], every[3]]]
+    device = torch.device("cpu")
+    for stack in stacks(every, together=True):
+        run_stack(stack, tmp_path, device, {"device": "cpu"}, None, 60.0, Progress(every, tmp_path))
+    for path in sorted(path.relative_to(tmp_path) for path in tmp_path.glob("*/*/seed-*.json")):
+        together, alone = read(tmp_path / path), read(quiet / path)
+        assert together.made["seeds_together"] == 2
+        assert together.rounds["train_loss"] == pytest.approx(alone.rounds["train_loss"], rel=1e-5)
+        assert together.clients["loss"] == pytest.approx(alone.clients["loss"], rel=1e-4)
+
+
+def test_seeds_at_different_rounds_go_on_apart(quiet: Path, tmp_path: Path) -> None:
+    first, second = few(["floral-1-learned"])
+    shorter = replace(first, rounds=2)
+    device = torch.device("cpu")
+    with pytest.MonkeyPatch.context() as patched:  # leave the checkpoint of two rounds
+        patched.setattr(shutil, "rmtree", lambda *arguments, **options: None)
+        run_stack([shorter], tmp_path, device, {"device": "cpu"}, None, 0.0, Progress([], tmp_path))
+    (tmp_path / first.path).unlink()
+    run_stack([second, first], tmp_path, device, {"device": "cpu"}, None, 60.0, Progress([], tmp_path))
+    for cell in (first, second):
+        apart, expected = find(cell, tmp_path), find(cell, quiet)
+        assert apart is not None
+        assert expected is not None
+        assert apart.made["seeds_together"] == 1
+        assert apart.clients == expected.clients
+
+
+def test_a_cell_that_diverges_is_written_down_and_the_others_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = tasks.TASKS["synthetic-linear"]
+    wild = replace(recipe, settings=recipe.settings.with_changes(learning_rate=30.0, evaluate_every=1))
+    monkeypatch.setitem(tasks.TASKS, "synthetic-linear", wild)
+    wanted = cells(METHODS, ["synthetic-linear", "synthetic-mlp"], ["fedavg"], seeds=2)
+    short = [replace(cell, rounds=50 if cell.task == "synthetic-linear" else 1) for cell in wanted]
+    fill(short, tmp_path, device="cpu")
+    alone = [find(cell, tmp_path) for cell in short]
+    assert [result and result.status for result in alone] == ["diverged", "done"] * 2
+    assert alone[0] is not None
+    assert "learning_rate=30.0" in str(alone[0].message)
+    assert alone[0].score is None
+    assert not list((tmp_path / UNFINISHED).rglob("round-*"))
+
+
+def test_of_seeds_trained_together_only_the_one_that_diverges_is_lost(
+    quiet: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def wild(some: Sequence[Cell], data: Path | None) -> list[Run]:
+        first, *others = make_runs(some, data)
+        train = [Shard(1e6 * shard.inputs, shard.targets) for shard in first.task.train]
+        return [first._replace(task=replace(first.task, train=train)), *others]
+
+    monkeypatch.setattr(runner, "make_runs", wild)
+    stack = few(["fedavg"])
+    run_stack(stack, tmp_path, torch.device("cpu"), {"device": "cpu"}, None, 60.0, Progress([], tmp_path))
+    diverged, done = (find(cell, tmp_path) for cell in stack)
+    expected = find(stack[1], quiet)
+    assert diverged is not None
+    assert done is not None
+    assert expected is not None
+    assert (diverged.status, done.status) == ("diverged", "done")
+    assert done.clients["loss"] == pytest.approx(expected.clients["loss"], rel=1e-4)
+
+
+def test_the_time_left_is_that_of_the_missing_cells(tmp_path: Path, quiet: Path) -> None:
+    every = few()
+    assert Progress(every, tmp_path).seconds_left() is None
+    one, other = every[0], every[1]
+    for cell, seconds in ((one, 2.0), (other, 6.0)):
+        result: Result | None = find(cell, quiet)
+        assert result is not None
+        replace(result, made={**result.made, "seconds": seconds}).save(tmp_path / cell.path)
+    # seed 2 of both, and a cell of another task that takes as long as these on average: 1 s a round
+    further = replace(one, task="digits-rotate", rounds=5)
+    left = Progress([*every, further], tmp_path).seconds_left()
+    assert left == pytest.approx(2.0 + 6.0 + 5 * (0.5 + 1.5) / 2)
+
+
+SCRIPT = """
+import sys
+from pathlib import Path
+from floral_lite import experiments
+table = experiments.find_table("methods")
+wanted = experiments.cells(table, ["synthetic-linear"], ["fedavg", "floral-1-learned"], seeds=2, rounds=60)
+experiments.fill(wanted, Path(sys.argv[1]), device="cpu", checkpoint_seconds=0.0, poll_seconds=0.1)
+"""
+
+
+def process(folder: Path) -> subprocess.Popen[bytes]:
+    """A process that fills a folder."""
+    return subprocess.Popen([sys.executable, "-c", SCRIPT, str(folder)], stderr=subprocess.DEVNULL)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows knows no SIGKILL")
+def test_two_processes_fill_a_folder_and_one_is_killed(tmp_path: Path) -> None:
+    shared, single = tmp_path / "shared", tmp_path / "single"
+    killed, other = process(shared), process(shared)
+    try:
+        # kill the first in the middle of a cell: a first cell is done, and there is a checkpoint
+        deadline = time.monotonic() + 120
+        while not (len(numbers_of(shared)) >= 1 and list((shared / UNFINISHED).rglob("round-*"))):
+            assert time.monotonic() < deadline
+            assert killed.poll() is None, "it ended before it could be killed"
+            time.sleep(0.02)
+        killed.send_signal(signal.SIGKILL)
+        assert killed.wait() == -signal.SIGKILL
+        before = {path: path.stat().st_mtime_ns for path in numbers_of(shared)}
+        assert len(before) < 4
+        assert other.wait(timeout=200) == 0
+    finally:
+        for one in (killed, other):
+            one.kill()
+            one.wait()
+    assert process(single).wait(timeout=200) == 0
+    assert len(numbers(single)) == 4
+    assert numbers(shared) == numbers(single)
+    # no cell was run twice, nothing is left over
+    assert before == {path: path.stat().st_mtime_ns for path in before}
+    assert not list((shared / UNFINISHED).rglob("round-*"))
+    assert not list(shared.rglob("*.unfinished"))
+
+
+def numbers_of(folder: Path) -> list[Path]:
+    """The results files that are there."""
+    return sorted(folder.glob("*/*/seed-*.json"))
+
+
+HOLDER = """
+import sys, time
+from filelock import FileLock
+with FileLock(sys.argv[1]):
+    print("held", flush=True)
+    time.sleep(600)
+"""
+
+
+def test_a_cell_that_another_process_runs_is_left_to_it_and_waited_for(
+    quiet: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = few()[0]
+    with ExitStack() as mine:  # which makes the folder of the lock
+        assert locked(first, tmp_path, mine)
+    other = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(lock(tmp_path, first))], stdout=subprocess.PIPE
+    )
+    assert other.stdout is not None
+    assert other.stdout.readline() == b"held\n"
+    waited: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        waited.append(seconds)
+        assert len(numbers(tmp_path)) == 3  # the others are done, this one is left
+        other.kill()
+        other.wait()
+
+    monkeypatch.setattr(time, "sleep", sleep)
+    try:
+        fill(few(), tmp_path, device="cpu", poll_seconds=0.5)
+    finally:
+        other.kill()
+        other.communicate()
+    assert waited == [0.5]
+    assert numbers(tmp_path) == numbers(quiet)
+
+
+def lock(folder: Path, cell: Cell) -> Path:
+    """Where a cell's lock is."""
+    return (folder / UNFINISHED / cell.path).with_suffix(".lock")
+
+
+def test_the_bar_is_at_its_end_when_all_is_done(tmp_path: Path) -> None:
+    progress = Progress(few(), tmp_path)
+    assert isinstance(progress.bar, tqdm)
+    progress.only([])
+    assert progress.bar.n == progress.total == 16
+    progress.bar.close()
