@@ -16,12 +16,13 @@ from torch import Tensor
 from floral_lite import InputError
 from floral_lite.data import (
     Images,
+    Truth,
     as_float,
     cifar10,
     cifar100,
-    cluster_maps,
     diagonal_clusters,
     digits,
+    draw_truth,
     mnist,
     num_kept,
     rotate,
@@ -200,7 +201,8 @@ def test_a_fraction_out_of_range_is_refused(fraction: float) -> None:
 
 
 def test_synthetic_maps_differ_by_low_rank_matrices() -> None:
-    maps = cluster_maps(10, 6, 3, rank=1, scale=2.0, generator=torch.Generator().manual_seed(0)).double()
+    truth = draw_truth((10, 6), 3, rank=1, scale=2.0, generator=torch.Generator().manual_seed(0))
+    maps = truth.maps().double()
     assert maps.shape == (3, 6, 10)
     # (W + alpha U_a V_a^T) - (W + alpha U_b V_b^T) has rank 2 r
     assert torch.linalg.matrix_rank(maps[0] - maps[1], rtol=1e-5) == 2
@@ -210,12 +212,43 @@ def test_synthetic_maps_differ_by_low_rank_matrices() -> None:
 def test_the_scale_of_the_differences() -> None:
     """Entries are normal with standard deviation 1 / sqrt(d_in): W has 1 / d_x, alpha U V^T alpha^2 / d_x."""
     generator = torch.Generator().manual_seed(0)
-    same = cluster_maps(50, 40, 200, rank=1, scale=0.0, generator=generator)
+    same = draw_truth((50, 40), 200, rank=1, scale=0.0, generator=generator).maps()
     assert torch.equal(same[0], same[1])
     assert float(same[0].var()) == pytest.approx(1 / 50, rel=0.1)
-    maps = cluster_maps(50, 40, 200, rank=1, scale=3.0, generator=generator)
+    maps = draw_truth((50, 40), 200, rank=1, scale=3.0, generator=generator).maps()
     # var(U V^T) = 1/1 * 1/50, measured between clusters
     assert float(maps.var(dim=0).mean()) == pytest.approx(9 / 50, rel=0.1)
+    # Phi takes in what W gives
+    outer = draw_truth((3, 400, 20), 2, rank=1, scale=1.0, generator=generator).outer
+    assert outer is not None
+    assert outer.shape == (20, 400)
+    assert float(outer.var()) == pytest.approx(1 / 400, rel=0.1)
+
+
+def test_true_targets_by_hand() -> None:
+    """W = (1, 0; 0, 1), U_1 V_1^T = (0, 0; 1, 0) times alpha = 2, Phi = (1, 10)."""
+    base, left = torch.eye(2), torch.tensor([[[0.0], [0.0]], [[0.0], [1.0]]])
+    right = torch.tensor([[[1.0], [0.0]], [[1.0], [0.0]]])
+    inputs = torch.tensor([[1.0, -3.0], [-1.0, 5.0]])
+    linear = Truth(base, left, right, 2.0)
+    assert linear.targets(inputs, 0).tolist() == [[1, -3], [-1, 5]]
+    assert linear.targets(inputs, 1).tolist() == [[1, -1], [-1, 3]]
+    net = linear._replace(outer=torch.tensor([[1.0, 10.0]]))
+    # (1, 0) and (0, 3) after the ReLU
+    assert net.targets(inputs, 1).tolist() == [[1], [30]]
+    # (1, -1) and (-1, 3) less the means (0, 1), over the deviations (1, 2): (1, -1) and (-1, 1)
+    assert net._replace(normalised=True).targets(inputs, 1).tolist() == [[1], [10]]
+
+
+@pytest.mark.parametrize("num_clusters", [2, 4])
+def test_transforms_have_inverses(num_clusters: int) -> None:
+    pixels = torch.randint(256, (6, 2, 9, 9), dtype=torch.uint8)
+    labels = torch.arange(10)
+    for cluster in range(num_clusters):
+        turned = rotate(pixels, cluster, num_clusters)
+        assert torch.equal(rotate(turned, num_clusters - cluster, num_clusters), pixels)
+        shifted = shift_labels(labels, cluster, 10)
+        assert torch.equal(shift_labels(shifted, 10 - cluster, 10), labels)
 
 
 def test_digits_are_all_there_and_split_once() -> None:
@@ -324,6 +357,36 @@ def test_a_file_that_lacks_an_array_says_what_to_do(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("field", "array", "message"),
+    [
+        ("train_images", np.zeros((5, 32, 32, 3), np.uint8), r"train_images of shape \(5, 32, 32, 3\)"),
+        ("train_images", np.zeros((5, 3, 32, 32), np.float32), "train_images of shape.*torch.float32"),
+        ("test_labels", np.zeros(4, np.uint8), r"test_labels of shape \(4,\)"),
+    ],
+)
+def test_a_file_of_another_layout_says_what_it_has_and_what_to_do(
+    field: str, array: Any, message: str, tmp_path: Path
+) -> None:
+    images, labels = np.zeros((5, 3, 32, 32), np.uint8), np.zeros(5, np.uint8)
+    arrays = {"train_images": images, "train_labels": labels, "test_images": images, "test_labels": labels}
+    np.savez(tmp_path / "cifar10.npz", **arrays)
+    assert len(cifar10(tmp_path).train_images) == 5
+    np.savez(tmp_path / "cifar10.npz", **{**arrays, field: array})
+    with pytest.raises(InputError, match=rf"{message}.*must be \(N, 3, 32, 32\) and torch.uint8.*remove it"):
+        cifar10(tmp_path)
+
+
+def test_what_cifar_was_read_from_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = tmp_path / "cifar-10-batches-py" / "data_batch_1"
+    source.parent.mkdir()
+    source.write_bytes(b"images")
+    monkeypatch.setattr(images_module, "import_torchvision", lambda name: fake_cifar())
+    cifar10(tmp_path)
+    assert source.read_bytes() == b"images"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["cifar-10-batches-py", "cifar10.npz"]
+
+
+@pytest.mark.parametrize(
     ("read", "missing"), [(cifar10, "cifar-10-batches-py"), (cifar100, "cifar-100-python")]
 )
 def test_cifar_without_its_files_says_which_are_missing_and_what_to_do(
@@ -332,7 +395,15 @@ def test_cifar_without_its_files_says_which_are_missing_and_what_to_do(
     with pytest.raises(InputError) as caught:
         read(tmp_path, download=False)
     message = str(caught.value)
-    for words in (str(tmp_path), f"{read.__name__}.npz", missing, "--data", "FLORAL_LITE_DATA"):
+    words_of = (
+        str(tmp_path),
+        f"{read.__name__}.npz",
+        missing,
+        "with a network",
+        "--data",
+        "FLORAL_LITE_DATA",
+    )
+    for words in words_of:
         assert words in message
 
 

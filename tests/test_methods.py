@@ -167,7 +167,7 @@ def test_noise_is_drawn_from_the_generator_that_is_given_a_row_a_step() -> None:
 @pytest.mark.parametrize("name", METHODS)
 def test_a_stack_of_clients_is_every_client_by_itself(name: str) -> None:
     """What a fast engine relies on: tensors with an axis of clients in front."""
-    model = nn.Sequential(nn.Conv2d(1, 3, 2), nn.Flatten(), nn.Linear(3, 2)).double()
+    model = nn.Sequential(nn.Conv2d(1, 3, 2), nn.BatchNorm2d(3), nn.Flatten(), nn.Linear(3, 2)).double()
     method = methods.make(name, model)
     state = method.initialise(CLUSTERS, seed=0)
     state = state.map(lambda tensor: torch.randn(tensor.shape, dtype=tensor.dtype))
@@ -231,7 +231,7 @@ def test_preconditioning_changes_the_gradients_of_factors_only() -> None:
 
 @pytest.mark.parametrize("name", METHODS)
 def test_methods_are_made_by_name(name: str) -> None:
-    method = methods.make(name, nn.Linear(4, 2))
+    method = methods.make(name, nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Linear(3, 2)))
     assert type(method) is METHODS[name]
     assert method.name == name
 
@@ -239,7 +239,7 @@ def test_methods_are_made_by_name(name: str) -> None:
 @pytest.mark.parametrize(("typo", "nearest"), [("flora", "floral"), ("fedavgg", "fedavg"), ("FLORAL", "")])
 def test_an_unknown_method_is_refused_with_the_nearest_name(typo: str, nearest: str) -> None:
     with pytest.raises(
-        InputError, match=f"no method is called '{typo}'.*did you mean '{nearest}.*fedavg, floral"
+        InputError, match=f"no method is called '{typo}'.*did you mean '{nearest}.*fedavg.*floral"
     ):
         methods.make(typo, nn.Linear(4, 2))
 

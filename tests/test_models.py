@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from floral_lite.models import Normalise, cnn, mlp, seeded, vgg8
+from floral_lite.models import Normalise, cnn, mlp, relu_net, seeded, vgg8
 
 IMAGES = torch.rand(4, 3, 32, 32, generator=torch.Generator().manual_seed(0))
 
@@ -25,6 +25,17 @@ def test_the_mlp_is_the_papers_two_layer_relu_net() -> None:
     images = torch.rand(3, 1, 28, 28)
     hidden = (images.flatten(1) @ tensors["1.weight"].T + tensors["1.bias"]).clamp(min=0)
     torch.testing.assert_close(model(images), hidden @ tensors["3.weight"].T + tensors["3.bias"])
+
+
+def test_the_synthetic_net_normalises_what_comes_out_of_the_relu() -> None:
+    model, plain = relu_net(10, 20, 1, batch_norm=True), relu_net(10, 20, 1)
+    inputs = torch.randn(7, 10)
+    tensors = dict(model.named_parameters())
+    hidden = (inputs @ tensors["0.weight"].T + tensors["0.bias"]).clamp(min=0)
+    hidden = (hidden - hidden.mean(dim=0)) / (hidden.var(dim=0, unbiased=False) + 1e-5).sqrt()
+    expected = hidden @ tensors["3.weight"].T + tensors["3.bias"]
+    torch.testing.assert_close(model(inputs), expected, rtol=1e-4, atol=1e-5)
+    assert [type(layer) for layer in plain] == [nn.Linear, nn.ReLU, nn.Linear]
 
 
 def test_the_cnn_is_the_papers_two_convolutions_and_two_linear_layers() -> None:

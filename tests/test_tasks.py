@@ -100,6 +100,37 @@ def test_clusters_shift_their_labels(client: int, split: str) -> None:
     assert shard.targets.tolist() == [(int(y) + client % 4) % 10 for y in original.targets]
 
 
+@pytest.mark.parametrize("split", ["train", "test"])
+@pytest.mark.parametrize("name", ["digits-rotate", "digits-label-shift", "digits-label-groups"])
+def test_every_image_is_dealt_to_one_client(name: str, split: str) -> None:
+    pool = getattr(tasks.load(name, seed=2), split)
+    assert sorted(pool.rows.tolist()) == list(range(len(pool.inputs)))
+
+
+@pytest.mark.parametrize("num_clusters", [2, 4])
+def test_rotation_and_label_shift_undone_give_the_original_back(num_clusters: int) -> None:
+    turned, shifted = (
+        tasks.load(f"digits-{kind}", seed=2, num_clusters=num_clusters) for kind in ("rotate", "label-shift")
+    )
+    for client, cluster in enumerate(turned.clusters.tolist()):
+        original, one, other = dealt(2, "train", client), turned.train[client], shifted.train[client]
+        back = torch.rot90(one.inputs, -4 * cluster // num_clusters, dims=(2, 3))
+        assert torch.equal(back, original.inputs)
+        assert torch.equal((other.targets - cluster) % 10, original.targets)
+
+
+@pytest.mark.parametrize(("num_clusters", "size"), [(2, 5), (5, 2)])
+def test_digits_in_groups_of_labels(num_clusters: int, size: int) -> None:
+    task = tasks.load("digits-label-groups", num_clusters=num_clusters)
+    assert tasks.load("digits-label-groups").details["task_clusters"] == 5
+    for split in (task.train, task.test):
+        for client, cluster in enumerate(task.clusters.tolist()):
+            own = set(split[client].targets.tolist())
+            assert own <= set(range(size * cluster, size * (cluster + 1)))
+    images = digits()
+    assert sum(len(shard) for shard in task.train) == len(images.train_labels)
+
+
 @pytest.mark.parametrize("fraction", [0.05, 0.3])
 def test_reduced_tasks_keep_a_share_of_the_same_training_images_and_all_test_images(fraction: float) -> None:
     full, reduced = (tasks.load("digits-rotate", data_fraction=share) for share in (1.0, fraction))
@@ -110,6 +141,73 @@ def test_reduced_tasks_keep_a_share_of_the_same_training_images_and_all_test_ima
         assert torch.equal(part.targets, whole.targets[: len(part)])
     for whole, part in zip(full.test, reduced.test, strict=True):
         assert torch.equal(part.inputs, whole.inputs)
+
+
+REDUCED = [name for name in tasks.TASKS if name.endswith("-reduced")]
+
+
+def test_every_image_task_has_a_reduced_version() -> None:
+    full = [name for name in tasks.TASKS if not name.startswith("synthetic") and name not in REDUCED]
+    assert len(full) == 8
+    assert sorted(REDUCED) == sorted(f"{name}-reduced" for name in full)
+    for name in full:
+        recipe, small = tasks.TASKS[name], tasks.TASKS[f"{name}-reduced"]
+        changed = {field for field, value in vars(recipe).items() if vars(small)[field] != value}
+        assert changed == {"about", "settings", "data_fraction"}
+
+
+def check_nested(name: str, **arguments: Any) -> None:
+    """The task's reduced version is a part of it."""
+    full, small = (tasks.load(each, seed=3, **arguments) for each in (name, f"{name}-reduced"))
+    assert all(torch.equal(*pair) for pair in zip(first_values(full), first_values(small), strict=True))
+    share = tasks.TASKS[f"{name}-reduced"].data_fraction
+    for whole, part in zip(full.train, small.train, strict=True):
+        assert len(part) == min(len(whole), max(10, int(share * len(whole))))
+        assert torch.equal(part.inputs, whole.inputs[: len(part)])
+        assert torch.equal(part.targets, whole.targets[: len(part)])
+    for whole, part in zip(full.test, small.test, strict=True):
+        assert torch.equal(part.inputs, whole.inputs)
+        assert torch.equal(part.targets, whole.targets)
+
+
+def first_values(task: Task) -> list[Tensor]:
+    return [parameter.detach() for parameter in task.model.parameters()]
+
+
+@pytest.mark.parametrize("name", ["digits-rotate", "digits-label-shift", "digits-label-groups"])
+def test_reduced_digits_are_a_part_of_the_digits(name: str) -> None:
+    check_nested(name)
+    assert {len(shard) for shard in tasks.load(f"{name}-reduced").train} <= {13, 14, 15, 16}
+
+
+@needs_mnist
+@pytest.mark.parametrize("name", ["mnist-rotate", "mnist-label-shift"])
+def test_reduced_mnist_is_a_part_of_mnist(name: str) -> None:
+    check_nested(name)
+    assert {len(shard) for shard in tasks.load(f"{name}-reduced").train} == {10}
+
+
+def test_reduced_cifar_is_a_part_of_cifar(tmp_path: Path) -> None:
+    fake_cifar(tmp_path, "cifar10", 10, num_train=60, num_test=3)
+    fake_cifar(tmp_path, "cifar100", 100, num_train=25, num_test=3)
+    for name in ("cifar10-rotate", "cifar10-label-shift"):
+        check_nested(name, data=tmp_path, num_clients=4)
+        small = tasks.load(f"{name}-reduced", data=tmp_path, num_clients=2, num_clusters=2)
+        # 5% of 300
+        assert [len(shard) for shard in small.train] == [15, 15]
+    check_nested("cifar100", data=tmp_path)
+
+
+def test_a_share_of_a_reduced_task_is_a_share_of_what_it_has() -> None:
+    """digits-rotate-reduced has 14 of 71 images; of 287 with 5 clients 57, and a half of those 28."""
+    for fraction, kept in ((1.0, 57), (0.5, 28)):
+        task = tasks.load("digits-rotate-reduced", data_fraction=fraction, num_clients=5)
+        assert len(task.train[4]) == kept
+        assert task.details["data_fraction"] == fraction
+    # never fewer than 10
+    assert len(tasks.load("digits-rotate-reduced", data_fraction=0.1).train[0]) == 10
+    with pytest.raises(InputError, match=r"data_fraction is 5\.0.*\(0, 1\]"):
+        tasks.load("digits-rotate-reduced", data_fraction=5.0)
 
 
 @pytest.mark.parametrize("name", NO_DOWNLOAD)
@@ -200,9 +298,8 @@ def test_cifar100_gives_each_cluster_ten_of_the_labels(tmp_path: Path) -> None:
 
 
 def test_only_cifar_images_are_augmented() -> None:
-    assert {name for name, recipe in tasks.TASKS.items() if recipe.augment} == {
-        "cifar10-rotate", "cifar10-label-shift", "cifar100",
-    }  # fmt: skip
+    cifar = [name for name in tasks.TASKS if name.startswith("cifar")]
+    assert [name for name, recipe in tasks.TASKS.items() if recipe.augment] == cifar
 
 
 def test_synthetic_linear_has_the_papers_numbers() -> None:
@@ -245,16 +342,72 @@ def test_synthetic_inputs_are_standard_normal_and_differ_between_clients() -> No
 
 
 @pytest.mark.parametrize(
+    ("name", "num_parameters", "num_samples"),
+    [
+        # 10 * 20 + 20 + 20 + 1 parameters, half as many samples, 80% of them to train on
+        ("synthetic-mlp", 241, (96, 24)),
+        # and 2 * 20 of the norm
+        ("synthetic-mlp-norm", 281, (112, 28)),
+    ],
+)
+def test_synthetic_nets_have_the_papers_numbers(
+    name: str, num_parameters: int, num_samples: tuple[int, int]
+) -> None:
+    task = tasks.load(name)
+    assert task.clusters.tolist() == [0, 1, 2, 3] * 5
+    assert sum(parameter.numel() for parameter in task.model.parameters()) == num_parameters
+    assert {(len(a), len(b)) for a, b in zip(task.train, task.test, strict=True)} == {num_samples}
+    assert task.train[0].targets.shape[1:] == (1,)
+    assert task.settings.statistics == "local"
+    kinds = [type(layer) for layer in task.model.children()]
+    norm = [nn.BatchNorm1d] if name == "synthetic-mlp-norm" else []
+    assert kinds == [nn.Linear, nn.ReLU, *norm, nn.Linear]
+
+
+@pytest.mark.parametrize("name", ["synthetic-linear", "synthetic-mlp", "synthetic-mlp-norm"])
+def test_the_truth_behind_synthetic_targets_can_be_had(name: str) -> None:
+    task, other = (tasks.load(name, seed=seed, num_clients=6, num_clusters=3) for seed in (4, 5))
+    truth = tasks.truth(task)
+    assert truth.base.shape == ((3, 10) if name == "synthetic-linear" else (10, 10))
+    assert (len(truth.left), len(truth.right), truth.left.shape[2], truth.scale) == (3, 3, 1, 2.0)
+    for client, cluster in enumerate(task.clusters.tolist()):
+        inputs, targets = (
+            torch.cat(parts) for parts in zip(task.train[client], task.test[client], strict=True)
+        )
+        # W x + 2 U_c (V_c^T x)
+        left, right = truth.left[cluster], truth.right[cluster]
+        hidden = inputs @ truth.base.T + 2.0 * (inputs @ right) @ left.T
+        if name == "synthetic-mlp-norm":
+            # over all of the client's samples
+            hidden = nn.BatchNorm1d(10, eps=1e-12, affine=False)(hidden)
+        if truth.outer is not None:
+            hidden = hidden.clamp(min=0) @ truth.outer.T
+        torch.testing.assert_close(targets, hidden, rtol=1e-4, atol=1e-5)
+        assert not torch.allclose(targets, tasks.truth(other).targets(inputs, cluster), rtol=0.1)
+    with pytest.raises(InputError, match=r"task is 'digits-rotate'.*synthetic-linear, synthetic-mlp"):
+        tasks.truth(tasks.load("digits-rotate"))
+
+
+@pytest.mark.parametrize(
     ("name", "expected"),
     [
         # K, C, rounds, participation, batch, client lr, router lr: the paper's
         ("synthetic-linear", (10, 2, 2000, 1.0, 4, 0.1, 0.1)),
+        ("synthetic-mlp", (20, 4, 2000, 1.0, 8, 0.03, 0.1)),
+        ("synthetic-mlp-norm", (20, 4, 2000, 1.0, 5, 0.03, 0.1)),
         ("mnist-rotate", (300, 4, 500, 0.1, 32, 0.1, 0.1)),
         ("mnist-label-shift", (300, 4, 500, 0.1, 32, 0.1, 0.1)),
         ("cifar10-rotate", (20, 4, 500, 1.0, 64, 0.03, 0.1)),
         ("cifar10-label-shift", (20, 4, 500, 1.0, 64, 0.03, 0.1)),
         ("cifar100", (100, 10, 500, 0.5, 64, 0.001, 0.1)),
+        ("mnist-rotate-reduced", (300, 4, 1500, 0.1, 32, 0.1, 0.3)),
+        ("mnist-label-shift-reduced", (300, 4, 1500, 0.1, 32, 0.1, 0.3)),
+        ("cifar10-rotate-reduced", (20, 4, 1500, 1.0, 64, 0.03, 0.3)),
+        ("cifar10-label-shift-reduced", (20, 4, 1500, 1.0, 64, 0.03, 0.3)),
+        ("cifar100-reduced", (100, 10, 1500, 0.5, 64, 0.001, 0.3)),
         # ours
+        ("digits-label-groups", (20, 5, 100, 1.0, 16, 0.3, 10.0)),
+        ("digits-rotate-reduced", (20, 4, 300, 1.0, 16, 0.3, 10.0)),
         ("digits-rotate", (20, 4, 100, 1.0, 16, 0.3, 10.0)),
         ("digits-label-shift", (20, 4, 100, 1.0, 16, 0.3, 10.0)),
     ],

@@ -139,9 +139,9 @@ def _cifar(name: str, subfolder: str, folder: Path | None, download: bool) -> Im
             images.shape[1:] == (3, 32, 32)
             and images.dtype == torch.uint8
             and labels.shape == images.shape[:1],
-            f"{archive} has {split}_images of shape {tuple(images.shape)} and {images.dtype}, and {split}_labels "
-            f"of shape {tuple(labels.shape)}; they must be (N, 3, 32, 32) and torch.uint8, and (N,): remove it, "
-            "and it is made again from torchvision's files",
+            f"{archive} has {split}_images of shape {tuple(images.shape)} and {images.dtype}, and "
+            f"{split}_labels of shape {tuple(labels.shape)}; they must be (N, 3, 32, 32) and torch.uint8, "
+            "and (N,): remove it, and it is made again from torchvision's files",
         )
     return Images(train_images, train_labels.long(), test_images, test_labels.long())
 

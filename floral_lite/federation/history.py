@@ -50,7 +50,8 @@ class History:
         clusters: the true cluster of each client.
         bytes_up: what one client sends in a round, in bytes.
         bytes_down: what one client receives in a round, in bytes.
-        parameters: number of "base" parameters and of those "added" by the method.
+        parameters: number of "base" parameters, and of those that a client holds beside them, "added" by
+            the method; the router not counted.
         rounds: one entry a round.
     """
 

@@ -11,8 +11,8 @@ import torch
 from .._version import __version__
 from ..devices import device_name
 from ..errors import DivergenceError, require
-from ..methods import Method
-from ..roles import Roles, num_bytes
+from ..methods import ROUTER, Method
+from ..roles import Roles, is_statistic, num_bytes
 from .aggregate import mismatch
 from .clients import size
 from .history import History, Round
@@ -104,10 +104,17 @@ def new_history(
 ) -> History:
     """The history of a run that has not begun."""
     num_base = sum(parameter.numel() for parameter in task.model.parameters())
-    num_all = sum(tensor.numel() for role in (first.shared, first.clustered) for tensor in role.values())
+    trained = sum(parameter.numel() for parameter in task.model.parameters() if parameter.requires_grad)
+    client = first.of_client(0)
+    held = sum(
+        tensor.numel()
+        for role in client
+        for name, tensor in role.items()
+        if name != ROUTER and not is_statistic(name)
+    )
     down = num_bytes(first.shared) + num_bytes(first.clustered)
-    # Beside its parameters a client sends pi_c^k N^k for each c (their sum is N^k).
-    num_clusters = len(method.mixture(first.of_client(0).private))
+    # Beside its parameters, if it sends any, a client sends pi_c^k N^k for each c (their sum is N^k).
+    num_clusters = len(method.mixture(client.private)) if down else 0
     return History(
         config={
             "task": task.name,
@@ -123,5 +130,5 @@ def new_history(
         clusters=task.clusters.tolist(),
         bytes_up=down + 4 * num_clusters,
         bytes_down=down,
-        parameters={"base": num_base, "added": num_all - num_base},
+        parameters={"base": num_base, "added": held - trained},
     )

@@ -4,9 +4,8 @@ from collections.abc import Collection
 
 from torch import Tensor, nn
 
-from ..factored import Mixture
 from ..roles import Roles
-from .base import Method, trainable
+from .base import Method, Part, trainable
 
 
 class PartlyPrivate(Method):
@@ -35,6 +34,6 @@ class PartlyPrivate(Method):
         }
         return Roles(shared, {}, private)
 
-    def parts(self, client: Roles, draws: Tensor | None = None) -> dict[str, Tensor | Mixture]:
+    def parts(self, client: Roles, draws: Tensor | None = None) -> dict[str, Part]:
         """w^k: the shared parameters and the client's own; running statistics are none of them."""
         return {**client.shared, **{name: client.private[name] for name in self.private}}

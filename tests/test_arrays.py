@@ -1,0 +1,201 @@
+"""Tasks out of a user's own arrays."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from floral_lite import InputError, Settings, methods, tasks, train
+from floral_lite.data import FlipAndCrop
+from floral_lite.federation.pool import Pool
+from floral_lite.models import mlp
+
+IMAGES = np.random.default_rng(0).integers(256, size=(120, 1, 6, 6), dtype=np.uint8)
+LABELS = np.arange(120) % 6
+FOUR: dict[str, Any] = {"model": lambda: mlp(36, 8, 6), "num_clients": 8, "num_clusters": 4}
+
+
+def test_images_are_dealt_turned_and_trained_on() -> None:
+    task = tasks.from_arrays(IMAGES, LABELS, transform="rotate", settings=Settings(rounds=2), **FOUR)
+    assert task.name == "own-arrays"
+    assert task.clusters.tolist() == [0, 1, 2, 3] * 2
+    assert isinstance(task.train, Pool)
+    assert isinstance(task.test, Pool)
+    # 20% of 120 for tests
+    assert (task.train.sizes, task.test.sizes) == ((12,) * 8, (3,) * 8)
+    seen = []
+    for split in (task.train, task.test):
+        for client, cluster in enumerate(task.clusters.tolist()):
+            inputs, targets = split[client]
+            back = torch.rot90(inputs, -cluster, dims=(2, 3))
+            seen += [(*(255 * image).round().int().flatten().tolist(),) for image in back]
+            # each image kept its label
+            originals = {
+                tuple(image.flatten().tolist()): int(y) for image, y in zip(IMAGES, LABELS, strict=True)
+            }
+            assert [originals[image] for image in seen[-len(targets) :]] == targets.tolist()
+    # every image went to one client, into one of the splits
+    assert sorted(seen) == sorted(tuple(image.flatten().tolist()) for image in IMAGES)
+    history = train(task, methods.FedAvg(task.model)).history
+    assert history.config["task"] == "own-arrays"
+    assert len(history.rounds) == 2
+
+
+def test_labels_are_shifted_modulo_their_number() -> None:
+    task = tasks.from_arrays(
+        IMAGES, LABELS, IMAGES[:24], LABELS[:24], transform="label-shift", seed=3, **FOUR
+    )
+    plain = tasks.from_arrays(IMAGES, LABELS, IMAGES[:24], LABELS[:24], seed=3, **{**FOUR, "num_clusters": 1})
+    for client, cluster in enumerate(task.clusters.tolist()):
+        assert torch.equal((task.train[client].targets - cluster) % 6, plain.train[client].targets)
+        assert torch.equal(task.train[client].inputs, plain.train[client].inputs)
+        assert torch.equal((task.test[client].targets - cluster) % 6, plain.test[client].targets)
+    assert sum(len(shard) for shard in plain.test) == 24
+
+
+def test_labels_are_cut_into_groups() -> None:
+    task = tasks.from_arrays(
+        IMAGES, LABELS, transform="label-groups", **{**FOUR, "num_clusters": 3, "num_clients": 6}
+    )
+    for split in (task.train, task.test):
+        for client, cluster in enumerate(task.clusters.tolist()):
+            assert set(split[client].targets.tolist()) <= {2 * cluster, 2 * cluster + 1}
+
+
+def test_the_seed_decides_split_dealing_and_built_models() -> None:
+    arguments = {**FOUR, "num_clusters": 1}
+    first, again, other = (tasks.from_arrays(IMAGES, LABELS, seed=seed, **arguments) for seed in (1, 1, 2))
+    assert torch.equal(first.train[3].inputs, again.train[3].inputs)
+    assert torch.equal(first.test[3].inputs, again.test[3].inputs)
+    assert not torch.equal(first.train[3].inputs, other.train[3].inputs)
+    weights = [task.model.get_parameter("1.weight") for task in (first, again, other)]
+    assert torch.equal(weights[0], weights[1])
+    assert not torch.equal(weights[0], weights[2])
+
+
+def test_a_model_is_taken_as_it_is_and_copied() -> None:
+    model = mlp(36, 8, 6)
+    task = tasks.from_arrays(IMAGES, LABELS, **{**FOUR, "model": model, "num_clusters": 1})
+    assert task.model is not model
+    assert task.model.training
+    assert torch.equal(task.model.get_parameter("1.weight"), model.get_parameter("1.weight"))
+
+
+@pytest.mark.parametrize("kind", ["numpy", "torch", "list", "read-only", "grad"])
+def test_arrays_of_every_kind_are_copied(kind: str) -> None:
+    images, labels = IMAGES / 255.0, LABELS.astype(np.int32)
+    assert images.dtype == np.float64
+    given: tuple[Any, Any] = (images.copy(), labels.copy())
+    if kind in ("torch", "grad"):
+        given = (torch.tensor(images), torch.tensor(labels))
+        given[0].requires_grad_(kind == "grad")
+    elif kind == "list":
+        given = (images.tolist(), labels.tolist())
+    elif kind == "read-only":
+        for array in given:
+            array.setflags(write=False)
+    task = tasks.from_arrays(*given, **{**FOUR, "num_clusters": 1})
+    expected = tasks.from_arrays(IMAGES, LABELS, **{**FOUR, "num_clusters": 1})
+    if kind in ("numpy", "torch"):
+        given[0][:] = 7
+    # floats take the model's precision
+    assert task.train[2].inputs.dtype == torch.float32
+    assert not task.train[2].inputs.requires_grad
+    torch.testing.assert_close(task.train[2].inputs, expected.train[2].inputs)
+    assert torch.equal(task.train[2].targets, expected.train[2].targets)
+
+
+@pytest.mark.parametrize("as_given", [np.array, torch.tensor])
+def test_what_is_written_into_the_arrays_later_changes_nothing(as_given: Any) -> None:
+    # no split and no other precision, which would copy anyway
+    images, labels = as_given(IMAGES), as_given(LABELS)
+    task = tasks.from_arrays(images, labels, images, labels, **{**FOUR, "num_clusters": 1})
+    before = [tensor.clone() for shard in (task.train[2], task.test[2]) for tensor in shard]
+    images[:], labels[:] = 7, 0
+    after = [tensor for shard in (task.train[2], task.test[2]) for tensor in shard]
+    assert all(torch.equal(*pair) for pair in zip(before, after, strict=True))
+
+
+def test_inputs_need_not_be_images() -> None:
+    words = torch.randint(50, (40, 7), dtype=torch.int32)
+    model = nn.Sequential(nn.EmbeddingBag(50, 4), nn.Linear(4, 3))
+    task = tasks.from_arrays(
+        words, [0, 1, 2, 1] * 10, model=model, num_clients=4, num_clusters=2, transform="label-shift"
+    )
+    assert task.train[0].inputs.dtype == torch.int64
+    assert task.model(task.train[0].inputs).shape == (8, 3)
+
+
+def test_data_sets_become_tasks_in_two_lines() -> None:
+    """In the layouts of torchvision and Hugging Face, channels last or none."""
+    gray = torch.randint(256, (60, 8, 8), dtype=torch.uint8)
+    task = tasks.from_arrays(gray[:, None], torch.arange(60) % 5, model=lambda: mlp(64, 4, 5), num_clients=3)
+    assert task.train[0].inputs.shape == (16, 1, 8, 8)
+    colour = np.zeros((60, 8, 8, 3), np.uint8)
+    conv = nn.Sequential(nn.Conv2d(3, 2, 3), nn.Flatten(), nn.Linear(72, 5))
+    task = tasks.from_arrays(
+        colour.transpose(0, 3, 1, 2), list(range(5)) * 12, model=conv, num_clients=3, augment=FlipAndCrop(1)
+    )
+    assert task.train[0].inputs.shape == (16, 3, 8, 8)
+    assert task.augment == FlipAndCrop(1)
+
+
+def test_less_data_are_a_part_of_more() -> None:
+    arguments = {**FOUR, "num_clients": 2, "num_clusters": 1}
+    whole, half = (tasks.from_arrays(IMAGES, LABELS, data_fraction=f, **arguments) for f in (1.0, 0.5))
+    assert [len(shard) for shard in half.train] == [24, 24]
+    assert torch.equal(half.train[1].inputs, whole.train[1].inputs[:24])
+    assert len(half.test[1]) == len(whole.test[1]) == 12
+
+
+GRAY = np.zeros((20, 6, 6), np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("given", "changes", "message"),
+    [
+        ((IMAGES, LABELS[:9]), {}, r"images has shape \(120, 1, 6, 6\) and labels has \(9,\).*same N"),
+        ((IMAGES, LABELS[:, None]), {}, r"labels has \(120, 1\)"),
+        ((IMAGES[:0], LABELS[:0]), {}, "at least 1"),
+        ((IMAGES, LABELS / 2), {}, "labels is of torch.float64.*integers from 0 on"),
+        ((IMAGES, LABELS - 1), {}, "the smallest is -1.*integers from 0 on"),
+        ((IMAGES, LABELS + 1), {"num_clusters": 1, "transform": None}, r"targets from \d to 6.*0 to 5"),
+        ((["a", "b"], [0, 1]), {}, "images cannot be read as one array of numbers"),
+        (([[1.0], [1.0, 2.0]], [0, 1]), {}, "images cannot be read.*same shape"),
+        ((IMAGES, LABELS, IMAGES), {}, "test_labels is None; give both"),
+        ((IMAGES, LABELS, IMAGES, LABELS[:4]), {}, r"test_images has shape.*test_labels has \(4,\)"),
+        ((IMAGES, LABELS, IMAGES[..., :5], LABELS), {}, r"\(1, 6, 6\), and one of test_images \(1, 6, 5\)"),
+        ((IMAGES[..., :5], LABELS), {}, r"'rotate'.*\(1, 6, 5\).*H = W.*images\[:, None\]"),
+        ((GRAY, LABELS[:20]), {}, r"'rotate'.*\(6, 6\)"),
+        (
+            (IMAGES.transpose(0, 2, 3, 1), LABELS),
+            {"model": lambda: nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(32, 6))},
+            r"transpose\(0, 3, 1, 2\)",
+        ),
+        (
+            (IMAGES, LABELS),
+            {"model": lambda: mlp(35, 8, 6)},
+            r"model does not take images of shape \(1, 6, 6\)",
+        ),
+        ((IMAGES, LABELS), {"model": nn.Flatten}, "model has no parameters"),
+        ((IMAGES, LABELS), {"transform": "turn"}, "transform is 'turn'; it is 'rotate', 'label-shift', "),
+        ((IMAGES, LABELS), {"transform": None}, "transform is None and num_clusters is 4"),
+        ((IMAGES, LABELS), {"num_clusters": 1}, "transform is 'rotate' and num_clusters is 1.*None with 1"),
+        ((IMAGES, LABELS), {"num_clusters": 9}, "num_clusters is 9.*number of clients, 8"),
+        ((IMAGES, LABELS), {"num_clients": 50}, r"num_clients is 50, but.*only 24 samples"),
+        ((IMAGES, LABELS), {"test_fraction": 1.0}, r"test_fraction is 1\.0, of 120 images.*try 0\.2"),
+        ((IMAGES, LABELS), {"test_fraction": 0.001}, r"test_fraction is 0\.001"),
+        ((IMAGES, LABELS), {"data_fraction": 0.0}, r"data_fraction is 0\.0"),
+        ((IMAGES, LABELS), {"seed": -1}, "seed is -1"),
+        (
+            (IMAGES, LABELS),
+            {"transform": "label-groups", "num_clusters": 7, "num_clients": 7},
+            "num_clusters is 7, but there are only 6 labels",
+        ),
+    ],
+)
+def test_arrays_that_make_no_task_are_refused(given: Any, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        tasks.from_arrays(*given, **{**FOUR, "transform": "rotate", **changes})
