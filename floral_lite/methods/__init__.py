@@ -5,13 +5,13 @@ import inspect
 from torch import nn
 
 from ..errors import require, unknown
-from .base import ROUTER, Method
+from .base import ROUTER, Method, Part
 from .ensemble import Ensemble
 from .fedavg import FedAvg
 from .floral import FLoRAL
 from .local_adaptor import LocalAdaptor
 
-__all__ = ["METHODS", "ROUTER", "Ensemble", "FLoRAL", "FedAvg", "LocalAdaptor", "Method", "make"]
+__all__ = ["METHODS", "ROUTER", "Ensemble", "FLoRAL", "FedAvg", "LocalAdaptor", "Method", "Part", "make"]
 
 METHODS: dict[str, type[Method]] = {
     method.name: method for method in (FedAvg, LocalAdaptor, Ensemble, FLoRAL)
