@@ -6,15 +6,46 @@ from torch import nn
 
 from ..errors import require, unknown
 from .base import ROUTER, Method, Part
+from .ditto import Ditto
 from .ensemble import Ensemble
 from .fedavg import FedAvg
+from .fedem import FedEM
+from .federated_clustering import FederatedClustering
+from .fedprox import FedProx
+from .fine_tuned import FineTuned
 from .floral import FLoRAL
+from .ifca import IFCA
 from .local_adaptor import LocalAdaptor
+from .mfl import MFL, MFLWS
+from .per_fedavg import PerFedAvg
 
-__all__ = ["METHODS", "ROUTER", "Ensemble", "FLoRAL", "FedAvg", "LocalAdaptor", "Method", "Part", "make"]
+__all__ = [
+    "IFCA",
+    "METHODS",
+    "MFL",
+    "MFLWS",
+    "ROUTER",
+    "Ditto",
+    "Ensemble",
+    "FLoRAL",
+    "FedAvg",
+    "FedEM",
+    "FedProx",
+    "FederatedClustering",
+    "FineTuned",
+    "LocalAdaptor",
+    "Method",
+    "Part",
+    "PerFedAvg",
+    "make",
+]
 
 METHODS: dict[str, type[Method]] = {
-    method.name: method for method in (FedAvg, LocalAdaptor, Ensemble, FLoRAL)
+    method.name: method
+    for method in (
+        *(FedAvg, LocalAdaptor, Ensemble, FLoRAL, MFL, MFLWS),
+        *(FineTuned, FedProx, Ditto, PerFedAvg, IFCA, FedEM, FederatedClustering),
+    )
 }
 
 
@@ -22,7 +53,7 @@ def make(name: str, model: nn.Module, **options: object) -> Method:
     """The method of that name on a model.
 
     Args:
-        name: "fedavg", "local-adaptor", "ensemble" or "floral".
+        name: one of METHODS, such as "fedavg" or "floral".
         model: the base model.
         options: the method's own arguments, such as num_clusters=4.
 

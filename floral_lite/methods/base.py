@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from ..adaptors import Adaptor, Statistics, batch_nora_layers
 from ..factored import Mixture
-from ..roles import Roles
+from ..roles import Roles, is_statistic
 
 Part = Tensor | Mixture
 
@@ -42,6 +42,16 @@ def local_statistics(plan: Mapping[str, Adaptor], client: Roles) -> dict[str, St
         )
         for layer in names
     }
+
+
+def squared_distance(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> Tensor | float:
+    """||w - w'||^2 of named parameters; running statistics are none.
+
+    Example:
+        >>> squared_distance({"w": torch.tensor([3.0, 0.0])}, {"w": torch.tensor([0.0, 4.0])})
+        tensor(25.)
+    """
+    return sum((one[name] - other[name]).square().sum() for name in one if not is_statistic(name))
 
 
 class Method(ABC):
