@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 
+import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.modules.batchnorm import _NormBase
@@ -81,16 +82,21 @@ def run(
             for role in client
         )
     )
-    outputs = []
+    outputs, moved = [], []
     for number, parts in enumerate(networks):
         buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
         for role in client:
             for name in buffers.keys() & role.keys():
-                one = role[name].dim() == buffers[name].dim()
-                buffers[name] = role[name] if one else role[name][number]
+                alone = role[name].dim() == buffers[name].dim()
+                buffers[name] = role[name] if alone else role[name][number].clone()
         mixtures = {name: part for name, part in parts.items() if isinstance(part, Mixture)}
         parameters = {name: part for name, part in parts.items() if isinstance(part, Tensor)}
         mixing = Mixing(mixtures, method.local_statistics(client), route)
         with nullcontext() if key is None else Dropout(key), mixing:
             outputs.append(functional_call(model, parameters | mixing.placeholders | buffers, (inputs,)))
+        moved.append(buffers)
+    for role in client:
+        for name in moved[0].keys() & role.keys():
+            if role[name].dim() > moved[0][name].dim():
+                role[name] = torch.stack([buffers[name] for buffers in moved])
     return outputs, client

@@ -76,7 +76,7 @@ def evaluate_clients(
             task.model.train()
             shard = task.train[client]
             draws = draw(task, adaptation, len(shard), settings, seed, number + 1, client)
-            with tf32(settings.precision):
+            with torch.enable_grad(), tf32(settings.precision):
                 own, _ = local_training(task, adaptation, start.of_client(client), shard, settings, draws)
         task.model.eval()
         scores.append(evaluate(task, method, own, task.test[client]))

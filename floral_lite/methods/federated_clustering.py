@@ -19,10 +19,25 @@ class FederatedClustering(Method):
     """Models and centres of momenta are clustered; each client keeps a momentum of its own updates.
 
     At a round's start a client goes to the nearest centre, argmin_c ||m^k - v_c||, and trains that cluster's
-    model from w_0 to w^k; then m^k <- beta m^k + (1 - beta) (w_0 - w^k), and v_c becomes the average of its
+    model from w_0 to w^k. Then m^k <- beta m^k + (1 - beta) (w_0 - w^k); and v_c becomes the average of its
     members' momenta, as w_c that of their models.
 
-    All models start alike, since updates at different models cannot be compared.
+    Simplified: the paper's momenta are of gradients, one for each step of its models, and its centres are
+    means that leave out far outliers, which makes them robust to faulty clients; here they are plain means
+    of updates. A client that has no momentum yet is in a cluster that was drawn at random. The models start
+    alike, since updates at different models cannot be compared: only the first clusters' members tell them
+    apart. As in k-means true clusters that begin nearest to the same centre may stay together; another
+    seed draws other first clusters. Clients must be stateful, and the server's optimizer plain averaging.
+
+    Args:
+        model: all C models at first.
+        num_clusters: C >= 1.
+        momentum: beta in [0, 1).
+
+    Raises:
+        InputError: an argument is out of range.
+
+    Source: Werner et al., 2023, 'Provably Personalized and Robust Federated Learning', momentum clustering.
     """
 
     name = "federated-clustering"
@@ -80,13 +95,10 @@ class FederatedClustering(Method):
         momenta, centres = {}, {}
         for name, model in before.items():
             update = model - after[name]
-            beta = (
-                torch.where(fresh, 0, self.momentum)
-                .to(update)
-                .view(*fresh.shape, *[1] * (update.dim() - axes))
-            )
             name = MOMENTUM + name
-            momenta[name] = beta * start.private[name] + (1 - beta) * update
+            going_on = self.momentum * start.private[name] + (1 - self.momentum) * update
+            first = fresh.reshape((*fresh.shape, *[1] * (update.dim() - axes)))
+            momenta[name] = torch.where(first, update, going_on)
             # all centres, since only that of the client's own cluster has weight in the average
             centres[name] = momenta[name].unsqueeze(axes).expand_as(client.clustered[name])
         return Roles(client.shared, client.clustered | centres, client.private | momenta)
@@ -102,4 +114,5 @@ class FederatedClustering(Method):
 
 def side_by_side(named: dict[str, Tensor], axes: int) -> Tensor:
     """All momenta, or all of their centres, as vectors (..., D); that many axes are in front."""
-    return torch.cat([t.flatten(axes) for name, t in named.items() if name.startswith(MOMENTUM)], dim=-1)
+    momenta = [tensor for name, tensor in named.items() if name.startswith(MOMENTUM)]
+    return torch.cat([tensor.reshape(*tensor.shape[:axes], -1) for tensor in momenta], dim=-1)
