@@ -32,7 +32,8 @@ class FederatedClustering(Method):
     Args:
         model: all C models at first.
         num_clusters: C >= 1.
-        momentum: beta in [0, 1).
+        momentum: beta in [0, 1). Where models have converged updates are noise, and clients would scatter: it
+            has to remember the rounds before.
 
     Raises:
         InputError: an argument is out of range.
@@ -43,10 +44,10 @@ class FederatedClustering(Method):
     name = "federated-clustering"
     remembers_start = True
 
-    def __init__(self, model: nn.Module, num_clusters: int = 4, momentum: float = 0.9) -> None:
+    def __init__(self, model: nn.Module, num_clusters: int = 4, momentum: float = 0.99) -> None:
         """Keep the choices."""
         check_num_clusters(num_clusters)
-        require(0 <= momentum < 1, f"momentum is {momentum}; it is beta, in [0, 1): try 0.9")
+        require(0 <= momentum < 1, f"momentum is {momentum}; it is beta, in [0, 1): try 0.99")
         self.model = model
         self.num_clusters = num_clusters
         self.momentum = momentum

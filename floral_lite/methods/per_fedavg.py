@@ -17,7 +17,7 @@ class PerFedAvg(FedAvg):
 
     Args:
         model: the model that all clients train.
-        inner_learning_rate: alpha > 0.
+        inner_learning_rate: alpha > 0; 0.01 is the paper's.
 
     Raises:
         InputError: the inner learning rate is not positive.
@@ -28,11 +28,11 @@ class PerFedAvg(FedAvg):
 
     name = "per-fedavg"
 
-    def __init__(self, model: nn.Module, inner_learning_rate: float = 0.1) -> None:
+    def __init__(self, model: nn.Module, inner_learning_rate: float = 0.01) -> None:
         """Keep the model and alpha."""
         require(
             0 < inner_learning_rate < math.inf,
-            f"inner_learning_rate is {inner_learning_rate}; it must be positive, and finite: try 0.1",
+            f"inner_learning_rate is {inner_learning_rate}; it must be positive, and finite: try 0.01",
         )
         super().__init__(model)
         self.inner_learning_rate = inner_learning_rate
