@@ -159,4 +159,4 @@ def one_hot_logits(clusters: Tensor, num_clusters: int) -> Tensor:
         tensor([[0., 0., 1., 0.]])
     """
     chosen = torch.nn.functional.one_hot(clusters % num_clusters, num_clusters).bool()
-    return torch.zeros(chosen.shape).masked_fill(~chosen, -torch.inf)
+    return torch.zeros_like(chosen, dtype=torch.get_default_dtype()).masked_fill(~chosen, -torch.inf)

@@ -127,9 +127,9 @@ def standing(task: Task, method: Method, federation: Federation, seed: int = 0) 
     }
 
 
-def replayed(step: Step, client: Roles, velocity: Roles, batch: Batch) -> Recorded:
+def replayed(step: Step, client: Roles, velocity: Roles, batch: Batch, start: Roles) -> Recorded:
     """A step that reads and writes the same memory each time, as a CUDA graph does, on any device."""
     given = {name: tensor.clone() for name, tensor in batch._asdict().items() if tensor is not None}
     fixed = batch._replace(**given)
     losses = torch.empty(len(batch.inputs), dtype=client.tensors()[0].dtype)
-    return Recorded(fixed, lambda: losses.copy_(step(client, velocity, fixed)), losses)
+    return Recorded(fixed, lambda: losses.copy_(step(client, velocity, fixed, start)), losses)

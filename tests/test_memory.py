@@ -216,10 +216,11 @@ def test_a_stack_takes_about_what_was_counted(network: str, make: str, momentum:
     trained = plenty // memory.clients_at_once(task, method, state, task.settings)
     tested = plenty // memory.clients_tested(task, method, state, rows=64)
     with Alive() as alive:
-        train_together([member], [Job(0, client, 64) for client in range(30)], task.settings, 1, Steps(None))
+        jobs = [Job(0, client, 64) for client in range(30)]
+        train_together([member], jobs, task.settings, 1, Steps(None), memory)
     assert 0.25 * 30 * trained <= alive.peak <= 2 * 30 * trained
     with Alive() as alive:
-        evaluate_clients([member], Memory(plenty, CPU))
+        evaluate_clients([member], task.settings, 1, Memory(plenty, CPU), Steps(None))
     assert 0.25 * 30 * tested <= alive.peak <= 2 * 30 * tested
 
 

@@ -203,12 +203,12 @@ def test_the_mixture_that_clients_report_is_the_one_they_use() -> None:
 def test_the_penalty_is_the_negative_entropy_of_the_mixture() -> None:
     method = methods.FLoRAL(nn.Linear(4, 2), num_clusters=4, rank=1, router=Router(entropy=0.3))
     state = method.initialise(CLUSTERS, seed=0)
-    uniform = state.of_client(0).private
-    assert float(method.penalty(uniform)) == pytest.approx(-0.3 * math.log(4))
+    uniform = state.of_client(0)
+    assert float(method.penalty(uniform, uniform)) == pytest.approx(-0.3 * math.log(4))
     # of a stack of clients it is the sum, so that each one's gradient is its own
-    assert float(method.penalty(state.private)) == pytest.approx(-0.3 * math.log(4) * len(CLUSTERS))
-    assert methods.FLoRAL(nn.Linear(4, 2), rank=1).penalty(uniform) == 0
-    assert methods.FedAvg(nn.Linear(4, 2)).penalty(uniform) == 0
+    assert float(method.penalty(state, state)) == pytest.approx(-0.3 * math.log(4) * len(CLUSTERS))
+    assert methods.FLoRAL(nn.Linear(4, 2), rank=1).penalty(uniform, uniform) == 0
+    assert methods.FedAvg(nn.Linear(4, 2)).penalty(uniform, uniform) == 0
 
 
 def test_preconditioning_changes_the_gradients_of_factors_only() -> None:

@@ -170,7 +170,7 @@ def stepped(task: Task, method: Method, which: str, settings: Settings, batch: B
         {name: tensor.clone() for name, tensor in state.private.items()},
     )
     velocity = client.map(torch.zeros_like) if settings.momentum else Roles({}, {}, {})
-    losses = STEPS[which](task, method, settings, client, velocity, batch)
+    losses = STEPS[which](task, method, settings, client, velocity, batch, Roles({}, {}, {}))
     return [losses, *client.tensors(), *velocity.tensors()]
 
 

@@ -43,7 +43,8 @@ METHODS = Table(
     (
         Row("fedavg", "FedAvg", "fedavg"),
         Row("local-adaptor", "Local Adaptor", "local-adaptor", {"budget": 0.01}),
-        Row("ensemble-learned", "Ensemble, learned", "ensemble", {"routing": "learned"}),
+        # of outputs, as the authors' code mixes them; the text speaks of weights
+        Row("ensemble-learned", "Ensemble, learned", "ensemble", {"routing": "learned", "mix": "outputs"}),
         Row("ensemble-optimal", "Ensemble, optimal", "ensemble", {"routing": "optimal"}),
         Row("floral-1-learned", "FLoRAL(1%), learned", "floral", {"budget": 0.01, "routing": "learned"}),
         Row("floral-1-optimal", "FLoRAL(1%), optimal", "floral", OPTIMAL_1),

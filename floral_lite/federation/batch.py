@@ -41,9 +41,23 @@ class Batch(NamedTuple):
     noise: Tensor | None
     keys: Tensor
 
-    def losses(self, loss: Loss, outputs: Tensor) -> Tensor:
-        """Each client's loss, shape (k,), from outputs (k, B, ...)."""
-        return client_losses(loss, outputs, self.targets, self.weights)
+
+def sample_losses(loss: Loss, targets: Tensor, outputs: Tensor) -> Tensor:
+    """The loss of every sample, shape (k, B), of targets and outputs (k, B, ...).
+
+    A loss that is not in MEANS has one number for each whole batch, shape (k, 1).
+    """
+    if loss not in MEANS:
+        losses: Tensor = torch.vmap(loss)(outputs, targets)
+        return losses[:, None]
+    by_sample: Callable[..., Tensor] = loss
+    samples = by_sample(outputs.flatten(0, 1), targets.flatten(0, 1), reduction="none")
+    return samples.reshape(*outputs.shape[:2], -1).mean(dim=2)
+
+
+def average(samples: Tensor, weights: Tensor | None) -> Tensor:
+    """Each client's loss, shape (k,), of those of its samples, (k, B), with weights as in `Batch`."""
+    return samples.mean(dim=1) if weights is None else (weights * samples).sum(dim=1)
 
 
 def client_losses(loss: Loss, outputs: Tensor, targets: Tensor, weights: Tensor | None) -> Tensor:
@@ -55,11 +69,5 @@ def client_losses(loss: Loss, outputs: Tensor, targets: Tensor, weights: Tensor 
         targets: shape (k, B, ...).
         weights: see `Batch`; only for the losses in MEANS.
     """
-    if loss not in MEANS:
-        assert weights is None
-        losses: Tensor = torch.vmap(loss)(outputs, targets)
-        return losses
-    by_sample: Callable[..., Tensor] = loss
-    samples = by_sample(outputs.flatten(0, 1), targets.flatten(0, 1), reduction="none")
-    samples = samples.reshape(*outputs.shape[:2], -1).mean(dim=2)
-    return samples.mean(dim=1) if weights is None else (weights * samples).sum(dim=1)
+    assert weights is None or loss in MEANS
+    return average(sample_losses(loss, targets, outputs), weights)

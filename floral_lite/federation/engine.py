@@ -6,24 +6,26 @@ it is only arranged differently, and both give the same numbers to rounding.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..methods import ROUTER
+from ..methods import ROUTER, Part
 from ..roles import Roles
 from ..seeds import stream
 from . import loop
 from .aggregate import Sums
 from .batch import client_losses
 from .clients import size
-from .forward import forward
+from .forward import run
 from .layers import Layers, chain, stacked_forward
-from .local import Score
+from .local import Score, candidate_losses
 from .memory import Memory
-from .plan import Job, Member, Plan, fetch, narrow, stack
+from .plan import STEPS_FETCHED, Job, Member, Plan, fetch, narrow, stack
+from .precision import tf32
 from .recording import Step, Steps
 from .settings import Settings
 from .stacked import stacked_step
@@ -53,16 +55,14 @@ def federated_round(
         generator = stream(member.seed, "clients", number)
         for client in loop.sample_clients(member.task.num_clients, settings.participation, generator):
             jobs.append(Job(index, client, size(member.task.train, client)))
-    # a batch is never larger than a client, whatever the settings allow
-    largest = max(job.num_samples for job in jobs)
-    settings = settings.with_changes(batch_size=min(settings.batch_size, largest))
+    settings = fitting(settings, jobs)
     sums = [
         Sums(member.state, sum(job.num_samples for job in jobs if job.member == index))
         for index, member in enumerate(members)
     ]
     losses: dict[Job, Tensor] = {}
     for chunk in chunks(members[0], jobs, settings, memory):
-        trained, chunk_losses = train_together(members, chunk, settings, number, steps)
+        trained, chunk_losses = train_together(members, chunk, settings, number, steps, memory)
         losses |= zip(chunk, chunk_losses.unbind(), strict=True)
         for index, member in enumerate(members):
             mine = [place for place, job in enumerate(chunk) if job.member == index]
@@ -77,6 +77,12 @@ def federated_round(
         (total.average(), {job.client: told[job] for job in jobs if job.member == index})
         for index, total in enumerate(sums)
     ]
+
+
+def fitting(settings: Settings, jobs: Sequence[Job]) -> Settings:
+    """The same settings; but a batch is never larger than a client, whatever they allow."""
+    largest = max(job.num_samples for job in jobs)
+    return settings.with_changes(batch_size=min(settings.batch_size, largest))
 
 
 def chunks(member: Member, jobs: list[Job], settings: Settings, memory: Memory) -> Iterator[list[Job]]:
@@ -100,7 +106,12 @@ def chunks(member: Member, jobs: list[Job], settings: Settings, memory: Memory) 
 
 
 def train_together(
-    members: Sequence[Member], jobs: Sequence[Job], settings: Settings, number: int, steps: Steps
+    members: Sequence[Member],
+    jobs: Sequence[Job],
+    settings: Settings,
+    number: int,
+    steps: Steps,
+    memory: Memory,
 ) -> tuple[Roles, Tensor]:
     """The local training of a stack of clients.
 
@@ -110,6 +121,7 @@ def train_together(
         settings: how to train.
         number: the round.
         steps: runs the local steps.
+        memory: knows whether a short batch may be filled up.
 
     Returns:
         Their trained parameters, each with an axis of clients in front and, where a client uses one
@@ -117,12 +129,15 @@ def train_together(
     """
     task, method = members[0].task, members[0].method
     layers = chain(task.model)
-    start = stack(members, jobs, settings.stateful)
-    client = narrow(method, start).map(torch.clone)
+    begun = begin_together(members, jobs, layers, settings, memory)
+    start = narrow(method, begun)
+    narrowed = start is not begun
+    client = start.map(torch.clone)
     factors = {name: side_by_side(t) for name, t in client.clustered.items() if name.endswith((".U", ".V"))}
     client = client._replace(clustered=client.clustered | factors)
     velocity = client.map(torch.zeros_like) if settings.momentum else Roles({}, {}, {})
-    client, velocity = steps.place(client, velocity)
+    start = start if method.remembers_start else Roles({}, {}, {})
+    client, velocity, start = steps.place(client, velocity, start)
     step: Step = partial(vmapped_step, task, method, settings)
     if layers is not None:
         step = partial(stacked_step, task, method, layers, settings)
@@ -130,12 +145,41 @@ def train_together(
     total = torch.zeros(len(jobs), device=client.tensors()[0].device)
     for batch in plan.batches():
         active = len(batch.inputs)
-        losses = steps.run(step, client.at(slice(active)), velocity.at(slice(active)), batch)
+        busy = slice(active)
+        losses = steps.run(step, client.at(busy), velocity.at(busy), batch, start.at(busy))
         total = total.to(losses.dtype)
         total[:active] += losses
-    if method.only_cluster(start.private) is not None:  # its router has not moved
-        client = client._replace(private=client.private | {ROUTER: start.private[ROUTER]})
+    client = method.finish(client, start)
+    if narrowed:  # the only cluster's router has not moved
+        client = client._replace(private=client.private | {ROUTER: begun.private[ROUTER]})
     return client, total / torch.tensor(plan.num_steps).to(total)
+
+
+@torch.no_grad()
+def begin_together(
+    members: Sequence[Member], jobs: Sequence[Job], layers: Layers | None, settings: Settings, memory: Memory
+) -> Roles:
+    """What the clients of a stack take their local steps from; see `local.candidate_losses`."""
+    task, method = members[0].task, members[0].method
+    client = stack(members, jobs, settings.stateful)
+    losses: Any = None
+    if method.candidates(client):
+        task.model.eval()
+        if memory.fillable(task, method, members[0].state):
+            rows = STEPS_FETCHED * settings.batch_size  # as many as are fetched at once for the steps
+            seen = outputs_together(members, jobs, "train", layers, client, method.candidates, rows)
+            losses = sum(
+                torch.stack([client_losses(task.loss, one, targets, weights) for one in outputs], dim=1)
+                for outputs, targets, weights in seen
+            )
+        else:
+            own = [
+                candidate_losses(task, method, client.at(place), members[job.member].task.train[job.client])
+                for place, job in enumerate(jobs)
+            ]
+            losses = torch.stack([one for one in own if one is not None])
+    task.model.train()
+    return method.begin(client, losses)
 
 
 def side_by_side(tensor: Tensor) -> Tensor:
@@ -144,13 +188,23 @@ def side_by_side(tensor: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def evaluate_clients(members: Sequence[Member], memory: Memory) -> list[list[Score]]:
-    """Every client's personal model on its own test shard, for every run of a stack."""
+def evaluate_clients(
+    members: Sequence[Member], settings: Settings, number: int, memory: Memory, steps: Steps
+) -> list[list[Score]]:
+    """Every client's personal model on its own test shard, for every run of a stack.
+
+    Args:
+        members: the runs after the round.
+        settings: how to train.
+        number: of the round.
+        memory: how many clients fit side by side.
+        steps: runs the local steps of a method that adapts its models before they are tested.
+    """
     first = members[0]
     first.task.model.eval()
     if not memory.fillable(first.task, first.method, first.state):
         # nor can the scores of a shard's parts be put together
-        return [loop.evaluate_clients(member.task, member.method, member.state) for member in members]
+        return [loop.evaluate_clients(*member[:4], settings, member.seed, number) for member in members]
     layers = chain(first.task.model)
     jobs = [
         Job(index, client, size(member.task.test, client))
@@ -162,29 +216,83 @@ def evaluate_clients(members: Sequence[Member], memory: Memory) -> list[list[Sco
     scores: dict[Job, Score] = {}
     for start in range(0, len(ordered), limit):
         chunk = ordered[start : start + limit]
-        scores |= dict(zip(chunk, score_together(members, chunk, layers), strict=True))
+        if first.method.adaptation is None:
+            client = narrow(members[0].method, stack(members, chunk, stateful=True))
+        else:
+            client = adapt_together(members, chunk, settings, number, memory, steps)
+        scores |= dict(zip(chunk, score_together(members, chunk, client, layers), strict=True))
     return [[scores[job] for job in jobs if job.member == index] for index in range(len(members))]
 
 
-def score_together(members: Sequence[Member], jobs: Sequence[Job], layers: Layers | None) -> list[Score]:
+def adapt_together(
+    members: Sequence[Member],
+    tested: Sequence[Job],
+    settings: Settings,
+    number: int,
+    memory: Memory,
+    steps: Steps,
+) -> Roles:
+    """What clients test that have trained on for one more round; see `loop.evaluate_clients`."""
+    adapting = [member._replace(method=member.method.adaptation) for member in members]  # type: ignore[arg-type]
+    jobs = [job._replace(num_samples=size(members[job.member].task.train, job.client)) for job in tested]
+    settings = fitting(settings, jobs)
+    done: list[Job] = []
+    stacks = []
+    with torch.enable_grad(), tf32(settings.precision):
+        for chunk in chunks(adapting[0], jobs, settings, memory):
+            trained, _ = train_together(adapting, chunk, settings, number + 1, steps, memory)
+            done += chunk
+            stacks.append(trained.map(torch.clone))  # the next chunk may have the same place
+    members[0].task.model.eval()
+    places = {job: place for place, job in enumerate(done)}
+    everyone = stacks[0].with_tensors(
+        torch.cat(tensors) for tensors in zip(*(some.tensors() for some in stacks), strict=True)
+    )
+    return everyone.at([places[job] for job in jobs]).map(torch.detach)
+
+
+def outputs_together(
+    members: Sequence[Member],
+    jobs: Sequence[Job],
+    split: str,
+    layers: Layers | None,
+    client: Roles,
+    networks: Callable[[Roles], Sequence[Mapping[str, Part]]],
+    num_rows: int,
+) -> Iterator[tuple[list[Tensor], Tensor, Tensor]]:
+    """What networks of a stack of clients make of their shards, some rows at a time.
+
+    Yields:
+        The outputs of each network (k, B, ...), the targets (k, B), and each sample's share of its
+        client's whole shard (k, B).
+    """
+    task, method = members[0].task, members[0].method
+    sizes = torch.tensor([job.num_samples for job in jobs])
+    described = networks(client)
+    for begin in range(0, int(sizes.max()), num_rows):
+        rows = torch.arange(begin, min(begin + num_rows, int(sizes.max())))
+        there = rows < sizes[:, None]
+        inputs, targets = fetch(members, jobs, split, torch.where(there, rows, 0))
+        if layers is None:
+            outputs = torch.vmap(
+                lambda own, x: run(task.model, method, own, networks(own), x, route="auto")[0]
+            )(client, inputs)
+        else:
+            outputs = [stacked_forward(layers, parts, inputs) for parts in described]
+        yield outputs, targets, (there.double() / sizes[:, None]).to(outputs[0])
+
+
+def score_together(
+    members: Sequence[Member], jobs: Sequence[Job], client: Roles, layers: Layers | None
+) -> list[Score]:
     """The scores of a stack of clients, some rows of their test shards at a time."""
     task, method = members[0].task, members[0].method
-    client = narrow(method, stack(members, jobs, stateful=True))
-    parts = method.parts(client)
-    sizes = torch.tensor([job.num_samples for job in jobs])
     loss: Tensor | float = 0.0
     accuracy: Tensor | float = 0.0
-    for begin in range(0, int(sizes.max()), TEST_ROWS):
-        rows = torch.arange(begin, min(begin + TEST_ROWS, int(sizes.max())))
-        there = rows < sizes[:, None]
-        inputs, targets = fetch(members, jobs, "test", torch.where(there, rows, 0))
-        if layers is None:
-            outputs = torch.vmap(lambda own, x: forward(task.model, method, own, x, route="auto")[0])(
-                client, inputs
-            )
-        else:
-            outputs = stacked_forward(layers, parts, inputs)
-        weights = (there.double() / sizes[:, None]).to(outputs)
+    for of_networks, targets, weights in outputs_together(
+        members, jobs, "test", layers, client, method.networks, TEST_ROWS
+    ):
+        outputs = method.predict(client, of_networks, task.is_classification)
         loss = loss + client_losses(task.loss, outputs, targets, weights)
         if task.is_classification:
             accuracy = accuracy + ((outputs.argmax(dim=-1) == targets) * weights).sum(dim=1)

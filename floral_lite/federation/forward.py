@@ -1,14 +1,16 @@
 """A client's outputs: the model run with the client's own parameters and statistics."""
 
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 
+import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.modules.batchnorm import _NormBase
 
 from ..dropout import Dropout
 from ..factored import Blend, Mixture
-from ..methods import Method
+from ..methods import Method, Part
 from ..mixing import Mixing, Route
 from ..roles import Roles, is_statistic
 
@@ -46,6 +48,33 @@ def forward(
     Returns:
         The outputs, and the client with its statistics as a training batch moves them.
     """
+    (outputs,), moved = run(model, method, client, [method.parts(client, noise)], inputs, key, route)
+    return outputs, moved
+
+
+def run(
+    model: nn.Module,
+    method: Method,
+    client: Roles,
+    networks: Sequence[Mapping[str, Part]],
+    inputs: Tensor,
+    key: Tensor | None = None,
+    route: Route = "merged",
+) -> tuple[list[Tensor], Roles]:
+    """Run several networks of one client, all on the same inputs.
+
+    Args:
+        model: see `forward`, as for the others.
+        method: keeps the statistics of adapted batch norms.
+        client: its parameters and statistics; a statistic may have an axis of networks in front.
+        networks: the parameters of each, as the method's `parts` describes them.
+        inputs: shape (B, ...).
+        key: that dropout's masks follow from.
+        route: whether mixtures are merged first.
+
+    Returns:
+        The outputs of each, and the client with its statistics as a training batch moves them.
+    """
     # batch norms write into their statistics: they get copies, and of other buffers some that nobody reads
     client = Roles(
         *(
@@ -53,16 +82,25 @@ def forward(
             for role in client
         )
     )
-    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
-    buffers |= {name: role[name] for role in client for name in buffers if name in role}
-    parts = method.parts(client, noise)
-    mixtures = {name: part for name, part in parts.items() if isinstance(part, Mixture)}
-    parameters = {
-        name: part.merged() if isinstance(part, Blend) else part
-        for name, part in parts.items()
-        if not isinstance(part, Mixture)
-    }
-    mixing = Mixing(mixtures, method.local_statistics(client), route)
-    with nullcontext() if key is None else Dropout(key), mixing:
-        outputs = functional_call(model, parameters | mixing.placeholders | buffers, (inputs,))
+    outputs, moved = [], []
+    for number, parts in enumerate(networks):
+        buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+        for role in client:
+            for name in buffers.keys() & role.keys():
+                alone = role[name].dim() == buffers[name].dim()
+                buffers[name] = role[name] if alone else role[name][number].clone()
+        mixtures = {name: part for name, part in parts.items() if isinstance(part, Mixture)}
+        parameters = {
+            name: part.merged() if isinstance(part, Blend) else part
+            for name, part in parts.items()
+            if not isinstance(part, Mixture)
+        }
+        mixing = Mixing(mixtures, method.local_statistics(client), route)
+        with nullcontext() if key is None else Dropout(key), mixing:
+            outputs.append(functional_call(model, parameters | mixing.placeholders | buffers, (inputs,)))
+        moved.append(buffers)
+    for role in client:
+        for name in moved[0].keys() & role.keys():
+            if role[name].dim() > moved[0][name].dim():
+                role[name] = torch.stack([buffers[name] for buffers in moved])
     return outputs, client

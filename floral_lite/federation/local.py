@@ -1,5 +1,6 @@
 """A client's half of Algorithm 1: its local steps, and the test of a personal model."""
 
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -7,8 +8,9 @@ from torch import Tensor
 
 from ..methods import ROUTER, Method
 from ..roles import Roles, is_statistic
+from .batch import sample_losses
 from .draws import Draws, batches
-from .forward import forward
+from .forward import run
 from .precision import forward_pass
 from .settings import Settings
 from .shards import Shard
@@ -34,25 +36,76 @@ def local_training(
     Source: section 'Algorithm', 'Simple FLoRAL Averaging', the inner loop.
     """
     losses = []
-    velocity = client.map(torch.zeros_like)
     draws = Draws(*(None if drawn is None else drawn.to(shard.inputs.device) for drawn in draws))  # type: ignore[arg-type]
     augment = [] if draws.augment is None else batches(draws.augment, settings.batch_size)
+    client = start = method.begin(client, candidate_losses(task, method, client, shard))
+    velocity = client.map(torch.zeros_like)
     for step, rows in enumerate(batches(draws.order, settings.batch_size)):
         inputs, targets = shard.inputs[rows], shard.targets[rows]
         if task.augment is not None:
             inputs = task.augment(inputs, augment[step])
-        client = client.map(lambda tensor: tensor.detach().requires_grad_())
+        batch = Shard(inputs, targets)
         noise = None if draws.noise is None else draws.noise[step]
-        with forward_pass(settings.precision, inputs.device):
-            # f^k(sum_c pi_c^k w_c^k)
-            outputs, moved = forward(task.model, method, client, inputs, noise, draws.keys[step])
-            loss = task.loss(outputs, targets)
-        objective = loss + method.penalty(client.private)
-        gradients = torch.autograd.grad(objective, client.tensors(), materialize_grads=True)
-        client, velocity = descend(method, client, client.with_tensors(gradients), velocity, settings)
+        take = partial(gradient, task, method, start, batch, settings, noise, draws.keys[step])
+        gradients, loss, moved = take(client)
+        if method.inner_learning_rate:
+            # g(w - alpha g(w))
+            gradients, loss, moved = take(ahead(method, client, gradients))
+        client, velocity = descend(method, client, gradients, velocity, settings)
         client = with_statistics(client, moved)
-        losses.append(loss.detach())
-    return client, float(torch.stack(losses).mean())
+        losses.append(loss)
+    return method.finish(client, start), float(torch.stack(losses).mean())
+
+
+def gradient(
+    task: Task,
+    method: Method,
+    start: Roles,
+    batch: Shard,
+    settings: Settings,
+    noise: Tensor | None,
+    key: Tensor,
+    client: Roles,
+) -> tuple[Roles, Tensor, Roles]:
+    """The gradients of what a client minimises on a batch, its loss, and its statistics as they move."""
+    client = client.map(lambda tensor: tensor.detach().requires_grad_())
+    with forward_pass(settings.precision, batch.inputs.device):
+        # f^k(sum_c pi_c^k w_c^k), or whatever else the method makes of its networks
+        networks = method.networks(client, noise)
+        outputs, moved = run(task.model, method, client, networks, batch.inputs, key)
+        loss = training_loss(task, method, client, outputs, batch.targets, noise)
+    objective = loss + method.penalty(client, start)
+    gradients = torch.autograd.grad(objective, client.tensors(), materialize_grads=True)
+    return client.with_tensors(gradients), loss.detach(), moved
+
+
+def training_loss(
+    task: Task, method: Method, client: Roles, outputs: list[Tensor], targets: Tensor, noise: Tensor | None
+) -> Tensor:
+    """A client's loss on a batch, the mean of what the method makes of its samples' losses."""
+    if type(method).losses is Method.losses:
+        return task.loss(outputs[0], targets)
+    return method.losses(
+        client, outputs, lambda output: sample_losses(task.loss, targets[None], output[None])[0], noise
+    ).mean()
+
+
+def ahead(method: Method, client: Roles, gradients: Roles) -> Roles:
+    """The parameters at which a step takes its gradient: w - alpha g."""
+    moved = zip(client.tensors(), gradients.tensors(), strict=True)
+    return client.with_tensors(tensor - method.inner_learning_rate * slope for tensor, slope in moved)
+
+
+@torch.no_grad()
+def candidate_losses(task: Task, method: Method, client: Roles, shard: Shard) -> Tensor | None:
+    """The loss of each of the method's candidates on a client's whole shard, shape (C,); None without any."""
+    candidates = method.candidates(client)
+    if not candidates:
+        return None
+    task.model.eval()
+    outputs, _ = run(task.model, method, client, candidates, shard.inputs)
+    task.model.train()
+    return torch.stack([task.loss(output, shard.targets) for output in outputs])
 
 
 @torch.no_grad()
@@ -120,7 +173,8 @@ class Score(NamedTuple):
 @torch.no_grad()
 def evaluate(task: Task, method: Method, client: Roles, shard: Shard) -> Score:
     """The loss and accuracy (in [0, 1]) of one client's personal model on a shard."""
-    outputs, _ = forward(task.model, method, client, shard.inputs)
+    all_outputs, _ = run(task.model, method, client, method.networks(client), shard.inputs)
+    outputs = method.predict(client, all_outputs, task.is_classification)
     loss = float(task.loss(outputs, shard.targets))
     if not task.is_classification:
         return Score(loss, None)

@@ -9,6 +9,7 @@ from .aggregate import aggregate
 from .clients import size
 from .draws import draw
 from .local import Score, evaluate, local_training
+from .precision import tf32
 from .settings import Settings
 from .task import Task
 
@@ -56,10 +57,27 @@ def federated_round(
     return aggregate(state, sampled, trained, num_samples, mixture), losses
 
 
-def evaluate_clients(task: Task, method: Method, state: Roles) -> list[Score]:
-    """Every client's personal model on its own test shard."""
-    task.model.eval()
-    return [
-        evaluate(task, method, state.of_client(client), task.test[client])
-        for client in range(task.num_clients)
-    ]
+def evaluate_clients(
+    task: Task, method: Method, state: Roles, first: Roles, settings: Settings, seed: int, number: int
+) -> list[Score]:
+    """Every client's personal model on its own test shard, after a round.
+
+    A method that adapts its models trains each of them for one more round first, on the client's own
+    training shard, with the batches of that round; nothing is kept of it.
+
+    Args: as for federated_round.
+    """
+    adaptation = method.adaptation
+    start = state if settings.stateful else state._replace(private=first.private)
+    scores = []
+    for client in range(task.num_clients):
+        own = state.of_client(client)
+        if adaptation is not None:
+            task.model.train()
+            shard = task.train[client]
+            draws = draw(task, adaptation, len(shard), settings, seed, number + 1, client)
+            with torch.enable_grad(), tf32(settings.precision):
+                own, _ = local_training(task, adaptation, start.of_client(client), shard, settings, draws)
+        task.model.eval()
+        scores.append(evaluate(task, method, own, task.test[client]))
+    return scores

@@ -10,7 +10,7 @@ from ..errors import require
 from ..methods import Method
 from ..roles import Roles, is_statistic, num_bytes
 from .batch import MEANS
-from .forward import forward
+from .forward import forward, run
 from .plan import STEPS_FETCHED, narrow
 from .settings import Settings
 from .task import Task
@@ -61,6 +61,8 @@ class Memory:
             convolves = any(isinstance(layer, nn.Conv2d) for layer in task.model.modules())
             # the parameters, their gradients, and what is made on the way; a momentum if there is one
             copies = 4 if settings.momentum else 3
+            # what the round began with, and the place ahead at which gradients are taken
+            copies += method.remembers_start + bool(method.inner_learning_rate)
             inputs = repeated(task.train[0].inputs, settings.batch_size)
             fetched = 2 * STEPS_FETCHED * num_bytes({"inputs": inputs})
             kept = 2 * activation_bytes(task, method, state, inputs)
@@ -137,6 +139,6 @@ def activation_bytes(task: Task, method: Method, state: Roles, inputs: Tensor) -
     was_training = task.model.training
     task.model.eval()
     with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor), torch.enable_grad():
-        forward(task.model, method, client, inputs)
+        run(task.model, method, client, method.networks(client), inputs)
     task.model.train(was_training)
     return sum(kept.values())

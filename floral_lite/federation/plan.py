@@ -169,7 +169,7 @@ def narrow(method: Method, client: Roles) -> Roles:
     the softmax of its only logit is 1. What it would do to the others has weight 0 in every average.
     """
     only = method.only_cluster(client.private)
-    if only is None:
+    if only is None or len(method.networks(client)) > 1:
         return client
     everyone = torch.arange(len(only), device=only.device)
     return Roles(

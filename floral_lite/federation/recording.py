@@ -20,8 +20,8 @@ logger = logging.getLogger(__name__)
 # Kinds of steps that are recorded, each with memory of its own; ragged clients make many.
 MOST = 32
 
-# step(client, velocity, batch): a local step in place, which returns the losses
-Step = Callable[[Roles, Roles, Batch], Tensor]
+# step(client, velocity, batch, start): a local step in place, which returns the losses
+Step = Callable[[Roles, Roles, Batch, Roles], Tensor]
 
 
 class Recorded(NamedTuple):
@@ -39,39 +39,41 @@ class Steps:
         record: makes a step replayable, see `record_on_cuda`; None to run every step as it comes.
     """
 
-    def __init__(self, record: Callable[[Step, Roles, Roles, Batch], Recorded] | None) -> None:
+    def __init__(self, record: Callable[[Step, Roles, Roles, Batch, Roles], Recorded] | None) -> None:
         self.record = record
-        self._places: dict[tuple[Any, ...], tuple[Roles, Roles]] = {}
+        self._places: dict[tuple[Any, ...], tuple[Roles, Roles, Roles]] = {}
         self._recorded: dict[tuple[Any, ...], Recorded] = {}
 
-    def place(self, client: Roles, velocity: Roles) -> tuple[Roles, Roles]:
+    def place(self, client: Roles, velocity: Roles, start: Roles) -> tuple[Roles, Roles, Roles]:
         """The same values where recorded steps find them: a stack of the same shape has the same place."""
         if self.record is None:
-            return client, velocity
-        place = self._places.setdefault(_shapes([*client.tensors(), *velocity.tensors()]), (client, velocity))
-        for fixed, given in zip(place, (client, velocity), strict=True):
-            _copy(fixed, given)
+            return client, velocity, start
+        given = client, velocity, start.map(torch.clone)
+        shapes = _shapes([tensor for roles in given for tensor in roles.tensors()])
+        place = self._places.setdefault(shapes, given)
+        for fixed, values in zip(place, given, strict=True):
+            _copy(fixed, values)
         return place
 
-    def run(self, step: Step, client: Roles, velocity: Roles, batch: Batch) -> Tensor:
+    def run(self, step: Step, client: Roles, velocity: Roles, batch: Batch, start: Roles) -> Tensor:
         """A local step of a stack of clients that `place` returned, or of the first ones of it."""
         if self.record is None:
-            return step(client, velocity, batch)
+            return step(client, velocity, batch, start)
         key = (
             client.tensors()[0].data_ptr(),
             *_shapes([*client.tensors(), *(tensor for tensor in batch if tensor is not None)]),
         )
         if key not in self._recorded and len(self._recorded) == MOST:
-            return step(client, velocity, batch)
+            return step(client, velocity, batch, start)
         if key not in self._recorded:
             try:
-                self._recorded[key] = self.record(step, client, velocity, batch)
+                self._recorded[key] = self.record(step, client, velocity, batch, start)
             except RuntimeError as error:
                 logger.warning("local steps are not recorded as a CUDA graph, they run one by one: %s", error)
                 self.record = None
                 self._places.clear()
                 self._recorded.clear()
-                return step(client, velocity, batch)
+                return step(client, velocity, batch, start)
         recorded = self._recorded[key]
         for fixed, given in zip(recorded.batch, batch, strict=True):
             if fixed is not None and given is not None:
@@ -80,7 +82,7 @@ class Steps:
         return recorded.losses
 
 
-def record_on_cuda(step: Step, client: Roles, velocity: Roles, batch: Batch) -> Recorded:
+def record_on_cuda(step: Step, client: Roles, velocity: Roles, batch: Batch, start: Roles) -> Recorded:
     """Record a step as a CUDA graph; the parameters are as before afterwards."""
     given = {name: tensor for name, tensor in batch._asdict().items() if tensor is not None}
     fixed = batch._replace(**{name: tensor.clone() for name, tensor in given.items()})
@@ -91,11 +93,11 @@ def record_on_cuda(step: Step, client: Roles, velocity: Roles, batch: Batch) -> 
     try:
         with torch.cuda.stream(aside):
             for _ in range(3):
-                step(client, velocity, fixed)
+                step(client, velocity, fixed, start)
         torch.cuda.current_stream().wait_stream(aside)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
-            losses = step(client, velocity, fixed)
+            losses = step(client, velocity, fixed, start)
     finally:
         for parameters, values in zip((client, velocity), before, strict=True):
             _copy(parameters, values)

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from typing import Literal, NamedTuple, get_args
 
 import torch
@@ -188,25 +188,19 @@ def stacked_rounds(
         yield federations
     memory = Memory(max_memory, place)
     # a recorded step has a model's frozen parameters in it, so that those who share a stack share the steps
-    stacks = [(some, Steps(record_on_cuda if place.type == "cuda" else None)) for some in beside(runs)]
+    record = record_on_cuda if place.type == "cuda" else None
+    stacks = [(some, Steps(record), Steps(record)) for some in beside(runs)]
     for number in range(len(federations[0].history.rounds) + 1, settings.rounds + 1):
         begin = time.perf_counter()
         members = [
             Member(run.task, run.method, federation.state, first, run.seed)
             for run, federation, first in zip(runs, federations, firsts, strict=True)
         ]
-        generators = torch.random.fork_rng(devices=[place] if place.type == "cuda" else [])
-        on_device = torch.cuda.device(place) if place.type == "cuda" else nullcontext()
-        with generators, tf32(settings.precision), on_device:
-            # layers that draw by themselves, other than dropout, draw from torch's own generator
-            seed = stream(runs[0].seed, "layers", number).initial_seed()
-            torch.default_generator.manual_seed(seed)
-            if place.type == "cuda":
-                torch.cuda.manual_seed(seed)
+        with own_generators(runs[0].seed, number, place), tf32(settings.precision):
             if engine == "fast":
                 results = [
                     result
-                    for some, steps in stacks
+                    for some, steps, _ in stacks
                     for result in fast.federated_round(members[some], settings, number, memory, steps)
                 ]
             else:
@@ -226,18 +220,39 @@ def stacked_rounds(
                 member._replace(state=federation.state)
                 for member, federation in zip(members, federations, strict=True)
             ]
-            with tf32("float32"):
+            with own_generators(runs[0].seed, number + 1, place), tf32("float32"):
                 if engine == "fast":
                     scores = [
-                        one for some, _ in stacks for one in fast.evaluate_clients(members[some], memory)
+                        one
+                        for some, _, steps in stacks
+                        for one in fast.evaluate_clients(members[some], settings, number, memory, steps)
                     ]
                 else:
-                    scores = [loop.evaluate_clients(*member[:3]) for member in members]
+                    scores = [
+                        loop.evaluate_clients(*member[:4], settings, member.seed, number)
+                        for member in members
+                    ]
             for entry, member, of_run in zip(entries, members, scores, strict=True):
                 add_scores(entry, *member[:3], of_run, settings)
         for federation, entry in zip(federations, entries, strict=True):
             federation.history.rounds.append(entry)
         yield federations
+
+
+@contextmanager
+def own_generators(seed: int, number: int, place: torch.device) -> Iterator[None]:
+    """While it is entered, torch's own generators give what a round has for layers that draw by themselves.
+
+    (All but dropout.) They are as before afterwards.
+    """
+    on_cuda = place.type == "cuda"
+    generators = torch.random.fork_rng(devices=[place] if on_cuda else [])
+    with generators, torch.cuda.device(place) if on_cuda else nullcontext():
+        begin = stream(seed, "layers", number).initial_seed()
+        torch.default_generator.manual_seed(begin)
+        if on_cuda:
+            torch.cuda.manual_seed(begin)
+        yield
 
 
 def beside(runs: Sequence[Run]) -> list[slice]:
@@ -264,6 +279,9 @@ def initial_state(run: Run, settings: Settings, device: torch.device) -> Roles:
         f"such as methods.{type(run.method).__name__}(task.model)",
     )
     statistics = running_statistics(run.task.model)
+    num_networks = len(run.method.networks(state.of_client(0)))
+    if num_networks > 1:  # each has its own
+        statistics = {name: tensor.expand(num_networks, -1) for name, tensor in statistics.items()}
     require(
         settings.precision != "bfloat16" or not statistics,
         "precision is 'bfloat16', but the model has batch norms, which torch does not compute in it for many "
@@ -272,6 +290,7 @@ def initial_state(run: Run, settings: Settings, device: torch.device) -> Roles:
     if settings.statistics == "averaged":
         state = state._replace(shared=state.shared | statistics)
     else:
-        own = {name: tensor.expand(run.task.num_clients, -1) for name, tensor in statistics.items()}
+        num_clients = run.task.num_clients
+        own = {name: tensor.expand(num_clients, *tensor.shape) for name, tensor in statistics.items()}
         state = state._replace(private=state.private | own)
     return state.map(lambda tensor: tensor.detach().to(device).clone())

@@ -8,9 +8,9 @@ from torch import Tensor
 
 from ..methods import ROUTER, Method
 from ..roles import Roles
-from .batch import Batch
+from .batch import Batch, average, sample_losses
 from .layers import Fused, Layers, stacked_forward
-from .local import descend
+from .local import ahead, descend
 from .precision import forward_pass
 from .settings import Settings
 from .task import Task
@@ -24,6 +24,7 @@ def stacked_step(
     client: Roles,
     velocity: Roles,
     batch: Batch,
+    start: Roles,
 ) -> Tensor:
     """A local step of every client of a stack, in place; see `local.local_training`.
 
@@ -35,32 +36,18 @@ def stacked_step(
         client: the clients' parameters, each with an axis of clients in front; they are changed.
         velocity: of their momentum; it is changed.
         batch: their samples.
+        start: their parameters at the beginning of the round if the method remembers them, else nothing.
 
     Returns:
         The training losses, shape (k,).
     """
+    take = partial(_gradients, task, method, layers, settings, start, batch)
     plain = not settings.momentum and settings.clip_norm is None
-    leaves = client.map(lambda tensor: tensor.detach().requires_grad_())
-    # never private ones, which a method's penalty may see
-    untouched: list[Tensor] = []
-    if type(method).precondition is Method.precondition:
-        untouched = [*leaves.shared.values(), *leaves.clustered.values()]
-    elif not method.preconditions_shared:
-        untouched = [*leaves.shared.values()]
-    fused = Fused(settings, {id(leaf) for leaf in untouched}, set())
-    parts = method.parts(leaves, batch.noise)
-    with forward_pass(settings.precision, batch.inputs.device):
-        outputs = stacked_forward(layers, parts, batch.inputs, batch.keys, fused if plain else None)
-        losses = batch.losses(task.loss, outputs)
-    # no client's loss depends on another's parameters, so the gradient of the sum is every one's own
-    objective = losses.sum() + method.penalty(leaves.private)
-    wanted = leaves.tensors()
-    # those whose step is taken on the way have no gradient; others have none if the loss does not use them
-    found: Any = torch.autograd.grad(objective, wanted, allow_unused=True)
-    gradients: list[Any] = [
-        None if id(leaf) in fused.weights else torch.zeros_like(leaf) if gradient is None else gradient
-        for leaf, gradient in zip(wanted, found, strict=True)
-    ]
+    if method.inner_learning_rate:
+        _, gradients = take(client, fuse=False)
+        losses, gradients = take(ahead(method, client, client.with_tensors(gradients)), fuse=False)
+    else:
+        losses, gradients = take(client, fuse=plain)
     with torch.no_grad():
         if plain:
             _descend(method, client, client.with_tensors(gradients), settings)
@@ -70,7 +57,47 @@ def stacked_step(
             for old, new in zip((client, velocity), stepped, strict=True):
                 for tensor, after in zip(old.tensors(), new.tensors(), strict=True):
                     tensor.copy_(after)
-    return losses.detach()
+    return losses
+
+
+def _gradients(
+    task: Task,
+    method: Method,
+    layers: Layers,
+    settings: Settings,
+    start: Roles,
+    batch: Batch,
+    client: Roles,
+    fuse: bool,
+) -> tuple[Tensor, list[Any]]:
+    """The losses (k,) and the gradients; None for weights that take their steps in the backward pass."""
+    leaves = client.map(lambda tensor: tensor.detach().requires_grad_())
+    networks = method.networks(leaves, batch.noise)
+    # never those that a penalty or a second network sees too
+    untouched: list[Tensor] = []
+    if not method.remembers_start and len(networks) == 1:
+        if type(method).precondition is Method.precondition:
+            untouched = [*leaves.shared.values(), *leaves.clustered.values()]
+        elif not method.preconditions_shared:
+            untouched = [*leaves.shared.values()]
+    fused = Fused(settings, {id(leaf) for leaf in untouched}, set())
+    with forward_pass(settings.precision, batch.inputs.device):
+        outputs = [
+            stacked_forward(layers, parts, batch.inputs, batch.keys, fused if fuse else None)
+            for parts in networks
+        ]
+        sample_loss = partial(sample_losses, task.loss, batch.targets)
+        losses = average(method.losses(leaves, outputs, sample_loss, batch.noise), batch.weights)
+    # no client's loss depends on another's parameters, so the gradient of the sum is every one's own
+    objective = losses.sum() + method.penalty(leaves, start)
+    wanted = leaves.tensors()
+    # those whose step is taken on the way have no gradient; others have none if the loss does not use them
+    found: Any = torch.autograd.grad(objective, wanted, allow_unused=True)
+    gradients = [
+        None if id(leaf) in fused.weights else torch.zeros_like(leaf) if gradient is None else gradient
+        for leaf, gradient in zip(wanted, found, strict=True)
+    ]
+    return losses.detach(), gradients
 
 
 def _descend(method: Method, client: Roles, gradients: Roles, settings: Settings) -> None:

@@ -6,16 +6,22 @@ from torch.func import grad
 
 from ..methods import Method
 from ..roles import Roles
-from .batch import Batch, client_losses
-from .forward import forward
-from .local import descend, with_statistics
+from .batch import Batch, average, sample_losses
+from .forward import run
+from .local import ahead, descend, with_statistics
 from .precision import forward_pass
 from .settings import Settings
 from .task import Task
 
 
 def vmapped_step(
-    task: Task, method: Method, settings: Settings, client: Roles, velocity: Roles, batch: Batch
+    task: Task,
+    method: Method,
+    settings: Settings,
+    client: Roles,
+    velocity: Roles,
+    batch: Batch,
+    start: Roles,
 ) -> Tensor:
     """A local step of every client of a stack, in place; see `stacked.stacked_step`."""
     every = None if batch.weights is None else batch.weights[:, None]
@@ -23,6 +29,7 @@ def vmapped_step(
     def step(
         client: Roles,
         velocity: Roles,
+        start: Roles,
         inputs: Tensor,
         targets: Tensor,
         key: Tensor,
@@ -31,15 +38,24 @@ def vmapped_step(
     ) -> tuple[Roles, Roles, Tensor]:
         def objective(client: Roles) -> tuple[Tensor, tuple[Tensor, Roles]]:
             with forward_pass(settings.precision, key.device):
-                outputs, moved = forward(task.model, method, client, inputs, noise, key, route="auto")
-                (loss,) = client_losses(task.loss, outputs[None], targets[None], weights)
-            return loss + method.penalty(client.private), (loss.detach(), moved)
+                networks = method.networks(client, noise)
+                outputs, moved = run(task.model, method, client, networks, inputs, key, route="auto")
+                samples = method.losses(
+                    client,
+                    outputs,
+                    lambda output: sample_losses(task.loss, targets[None], output[None])[0],
+                    noise,
+                )
+                (loss,) = average(samples[None], weights)
+            return loss + method.penalty(client, start), (loss.detach(), moved)
 
         gradients, (loss, moved) = grad(objective, has_aux=True)(client)
+        if method.inner_learning_rate:
+            gradients, (loss, moved) = grad(objective, has_aux=True)(ahead(method, client, gradients))
         client, velocity = descend(method, client, gradients, velocity, settings)
         return with_statistics(client, moved), velocity, loss
 
-    given = (client, velocity, batch.inputs, batch.targets, batch.keys, every, batch.noise)
+    given = (client, velocity, start, batch.inputs, batch.targets, batch.keys, every, batch.noise)
     axes = tuple(None if argument is None else 0 for argument in given)
     stepped, moving, losses = torch.vmap(step, in_dims=axes, randomness="different")(*given)
     for old, new in ((client, stepped), (velocity, moving)):

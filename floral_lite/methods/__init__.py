@@ -6,31 +6,52 @@ from torch import nn
 
 from ..errors import require, unknown
 from .base import ROUTER, Method, Part
+from .ditto import Ditto
 from .ensemble import Ensemble
 from .fedavg import FedAvg
 from .fedbn import FedBN
+from .fedem import FedEM
+from .federated_clustering import FederatedClustering
 from .fedper import FedPer
+from .fedprox import FedProx
+from .fine_tuned import FineTuned
 from .floral import FLoRAL
+from .ifca import IFCA
 from .local import Local
 from .local_adaptor import LocalAdaptor
+from .mfl import MFL, MFLWS
+from .per_fedavg import PerFedAvg
 
 __all__ = [
+    "IFCA",
     "METHODS",
+    "MFL",
+    "MFLWS",
     "ROUTER",
+    "Ditto",
     "Ensemble",
     "FLoRAL",
     "FedAvg",
     "FedBN",
+    "FedEM",
     "FedPer",
+    "FedProx",
+    "FederatedClustering",
+    "FineTuned",
     "Local",
     "LocalAdaptor",
     "Method",
     "Part",
+    "PerFedAvg",
     "make",
 ]
 
 METHODS: dict[str, type[Method]] = {
-    method.name: method for method in (FedAvg, LocalAdaptor, Ensemble, FLoRAL, Local, FedPer, FedBN)
+    method.name: method
+    for method in (
+        *(FedAvg, LocalAdaptor, Ensemble, FLoRAL, MFL, MFLWS, Local, FineTuned),
+        *(FedProx, Ditto, FedPer, FedBN, PerFedAvg, IFCA, FedEM, FederatedClustering),
+    )
 }
 
 

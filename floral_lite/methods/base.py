@@ -1,7 +1,7 @@
 """What a method is: a choice of roles, and how a client's own model comes out of them."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import ClassVar
 
 import torch
@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from ..adaptors import Adaptor, Statistics, batch_nora_layers
 from ..factored import Blend, Mixture
-from ..roles import Roles
+from ..roles import Roles, is_statistic
 
 # What a method makes of one of the model's parameters: a tensor, or what is still to be added up.
 Part = Tensor | Mixture | Blend
@@ -45,6 +45,16 @@ def local_statistics(plan: Mapping[str, Adaptor], client: Roles) -> dict[str, St
     }
 
 
+def squared_distance(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> Tensor | float:
+    """||w - w'||^2 of named parameters; running statistics are none.
+
+    Example:
+        >>> squared_distance({"w": torch.tensor([3.0, 0.0])}, {"w": torch.tensor([0.0, 4.0])})
+        tensor(25.)
+    """
+    return sum((one[name] - other[name]).square().sum() for name in one if not is_statistic(name))
+
+
 class Method(ABC):
     """Everything that the federated loop knows about a method."""
 
@@ -52,6 +62,13 @@ class Method(ABC):
     # Whether an own `precondition` changes the gradients of shared parameters. Where it does not, the fast
     # engine may take their steps while it computes the gradients.
     preconditions_shared: ClassVar[bool] = True
+    # Whether `penalty` or `finish` look at what the client started the round from.
+    remembers_start: ClassVar[bool] = False
+    # alpha: if positive, a local step takes its gradient g not at w but at w - alpha g(w), on the same batch.
+    inner_learning_rate: float = 0.0
+    # How each client trains on its own training shard, for one more round that nobody keeps, before its
+    # model is tested; None if models are tested as they are. Its roles are those of this method.
+    adaptation: "Method | None" = None
 
     @abstractmethod
     def initialise(self, clusters: Tensor, seed: int) -> Roles:
@@ -74,6 +91,41 @@ class Method(ABC):
             draws: what `draw` drew for this step, in training.
         """
 
+    def networks(self, client: Roles, draws: Tensor | None = None) -> list[dict[str, Part]]:
+        """The networks that the client trains, each as `parts` describes one; the same number for everyone.
+
+        A dropout layer has the same mask in all of them; a batch norm has its own statistics in each.
+        """
+        return [self.parts(client, draws)]
+
+    def losses(
+        self,
+        client: Roles,
+        outputs: list[Tensor],
+        sample_loss: Callable[[Tensor], Tensor],
+        draws: Tensor | None = None,
+    ) -> Tensor:
+        """The training loss of every sample, made of what the networks say about it.
+
+        Args:
+            client: its parameters.
+            outputs: of each of the networks, shape (..., B, *), with an axis of clients in front for a stack.
+            sample_loss: the task's loss of outputs, shape (..., B). A loss that is no plain mean over the
+                samples has one number for the whole batch, shape (..., 1).
+            draws: as for `parts`.
+        """
+        return sample_loss(outputs[0])
+
+    def predict(self, client: Roles, outputs: list[Tensor], classifies: bool) -> Tensor:
+        """The outputs that are tested.
+
+        Args:
+            client: its parameters.
+            outputs: of each of the networks, as in `losses`.
+            classifies: whether they are logits of labels, on the last axis.
+        """
+        return outputs[0]
+
     def personalise(self, client: Roles) -> dict[str, Tensor]:
         """One client's parameters of the base model, by name, all added up."""
         return {
@@ -89,10 +141,14 @@ class Method(ABC):
         """Whatever the method needs at random in training, a row a step; None if nothing."""
         return None
 
-    def penalty(self, private: dict[str, Tensor]) -> Tensor | float:
-        """What the method adds to the client's training loss; it may depend on private parameters only.
+    def penalty(self, client: Roles, start: Roles) -> Tensor | float:
+        """What the method adds to the client's training loss.
 
         It also serves a stack of clients, whose penalties it sums.
+
+        Args:
+            client: its parameters. The penalty may depend on private ones only, unless `remembers_start`.
+            start: the same at the beginning of the round if `remembers_start`, else nothing.
         """
         return 0.0
 
@@ -102,6 +158,33 @@ class Method(ABC):
         Like `parts` it also serves a stack of clients.
         """
         return gradients
+
+    def candidates(self, client: Roles) -> list[dict[str, Part]]:
+        """The networks among which a client chooses when a round begins; none if it does not."""
+        return []
+
+    def begin(self, client: Roles, losses: Tensor | None) -> Roles:
+        """What a client does before its local steps; only private parameters may change.
+
+        Like `parts` it also serves a stack of clients.
+
+        Args:
+            client: its parameters.
+            losses: of each of the candidates, on the client's whole training shard, shape (..., C); None
+                if there are no candidates.
+        """
+        return client
+
+    def finish(self, client: Roles, start: Roles) -> Roles:
+        """What a client does after its local steps, before it sends anything.
+
+        Like `parts` it also serves a stack of clients.
+
+        Args:
+            client: its trained parameters.
+            start: those before its local steps if `remembers_start`, else nothing.
+        """
+        return client
 
     def mixture(self, private: dict[str, Tensor]) -> Tensor:
         """pi, shape (C,), from one client's private parameters; a method that mixes nothing has C = 1.

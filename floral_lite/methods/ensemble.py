@@ -1,6 +1,6 @@
-"""Ensemble: C whole models, and a private router that mixes their weights."""
+"""Ensemble: C whole models, and a private router that mixes their weights or their outputs."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Literal, get_args
 
@@ -16,13 +16,14 @@ from ..router import Router, one_hot_logits, uniform_logits
 from .base import ROUTER, Method, Part, trainable
 
 Routing = Literal["learned", "optimal"]
+Mix = Literal["weights", "outputs"]
 
 
 class Ensemble(Method):
     """The whole model is clustered, the router is private; nothing is shared.
 
-    The paper's (FML) mixes the models' weights, which is what is done here; the authors' code mixes
-    their outputs.
+    The paper's (FML) mixes the models' weights: one network, f^k(sum_c pi_c w_c). The authors' code mixes
+    what the models say: C networks a step, and the loss of sum_c pi_c g(w_c, x), where g are their outputs.
 
     Args:
         model: the first of the C models; the others have the same layers and first parameters of
@@ -31,6 +32,7 @@ class Ensemble(Method):
         routing: "learned" or "optimal", as for FLoRAL.
         router: temperature, floor, noise and entropy of the routers, as a Router or by name; the
             paper's if None.
+        mix: "weights" or "outputs".
 
     Raises:
         InputError: an argument is out of range.
@@ -46,13 +48,16 @@ class Ensemble(Method):
         num_clusters: int = 4,
         routing: Routing = "learned",
         router: Router | Mapping[str, float] | None = None,
+        mix: Mix = "weights",
     ) -> None:
         """Keep the choices."""
+        require(mix in get_args(Mix), f"mix is {mix!r}; it is 'weights' or 'outputs'")
         require(routing in get_args(Routing), f"routing is {routing!r}; it is 'learned' or 'optimal'")
         check_num_clusters(num_clusters)
         self.model = model
         self.num_clusters = num_clusters
         self.routing = routing
+        self.mix = mix
         self.router = Router(**router) if isinstance(router, Mapping) else router or Router()
 
     def initialise(self, clusters: Tensor, seed: int) -> Roles:
@@ -77,13 +82,43 @@ class Ensemble(Method):
         mixture = self.router.mixture(client.private[ROUTER], draws)
         return {name: Blend(models, mixture) for name, models in client.clustered.items()}
 
+    def models(self, client: Roles) -> list[dict[str, Part]]:
+        """The C models by themselves."""
+        axis = client.private[ROUTER].dim() - 1
+        each = {name: models.unbind(axis) for name, models in client.clustered.items()}
+        return [{name: models[c] for name, models in each.items()} for c in range(self.num_clusters)]
+
+    def networks(self, client: Roles, draws: Tensor | None = None) -> list[dict[str, Part]]:
+        """One of the mixed weights, or the C models."""
+        return [self.parts(client, draws)] if self.mix == "weights" else self.models(client)
+
+    def losses(
+        self,
+        client: Roles,
+        outputs: list[Tensor],
+        sample_loss: Callable[[Tensor], Tensor],
+        draws: Tensor | None = None,
+    ) -> Tensor:
+        """l(g(w^k, x)), or l(sum_c pi_c^k g(w_c, x))."""
+        if self.mix == "weights":
+            return sample_loss(outputs[0])
+        mixture = self.router.mixture(client.private[ROUTER], draws)
+        return sample_loss(mixed(mixture, side_by_side(mixture, outputs)))
+
+    def predict(self, client: Roles, outputs: list[Tensor], classifies: bool) -> Tensor:
+        """g(w^k, x), or sum_c pi_c^k g(w_c, x)."""
+        if self.mix == "weights":
+            return outputs[0]
+        mixture = self.mixture(client.private)
+        return mixed(mixture, side_by_side(mixture, outputs))
+
     def draw(self, num_steps: int, generator: torch.Generator) -> Tensor | None:
         """The router's noise."""
         return torch.rand(num_steps, self.num_clusters, generator=generator) if self.router.noise else None
 
-    def penalty(self, private: dict[str, Tensor]) -> Tensor:
+    def penalty(self, client: Roles, start: Roles) -> Tensor:
         """-lambda H(pi^k)."""
-        return self.router.penalty(private[ROUTER])
+        return self.router.penalty(client.private[ROUTER])
 
     def only_cluster(self, private: dict[str, Tensor]) -> Tensor | None:
         """The true cluster with optimal routing."""
@@ -94,5 +129,32 @@ class Ensemble(Method):
         return self.router.mixture(private[ROUTER])
 
     def options(self) -> dict[str, object]:
-        """C, routing, and the router's own choices."""
-        return {"num_clusters": self.num_clusters, "routing": self.routing, "router": asdict(self.router)}
+        """C, routing, the router's own choices, and what is mixed."""
+        return {
+            "num_clusters": self.num_clusters,
+            "routing": self.routing,
+            "router": asdict(self.router),
+            "mix": self.mix,
+        }
+
+
+def mixed(mixture: Tensor, tensors: Tensor) -> Tensor:
+    """sum_c pi_c x_c.
+
+    Args:
+        mixture: pi, shape (..., C).
+        tensors: x, shape (..., C, *S).
+
+    Returns:
+        Shape (..., *S).
+
+    Example:
+        >>> mixed(torch.tensor([0.25, 0.75]), torch.tensor([[4.0, 0.0], [0.0, 4.0]]))
+        tensor([1., 3.])
+    """
+    return Blend(tensors, mixture).merged()
+
+
+def side_by_side(mixture: Tensor, outputs: list[Tensor]) -> Tensor:
+    """The outputs of C networks, each (..., B, *), as one tensor (..., C, B, *) beside pi, (..., C)."""
+    return torch.stack(outputs, dim=mixture.dim() - 1)

@@ -101,9 +101,9 @@ class FLoRAL(Method):
         """The router's noise."""
         return torch.rand(num_steps, self.num_clusters, generator=generator) if self.router.noise else None
 
-    def penalty(self, private: dict[str, Tensor]) -> Tensor:
+    def penalty(self, client: Roles, start: Roles) -> Tensor:
         """-lambda H(pi^k)."""
-        return self.router.penalty(private[ROUTER])
+        return self.router.penalty(client.private[ROUTER])
 
     def precondition(self, client: Roles, gradients: Roles) -> Roles:
         """Those of the adaptors preconditioned."""

@@ -1,0 +1,163 @@
+"""MFL: C losses a step, mixed by a private router; of whole models, or of one base with C adaptors."""
+
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor, nn
+
+from .. import adaptors
+from ..adaptors import Convolution, Initialisation, Norms
+from ..errors import require
+from ..factored import Mixture
+from ..roles import Roles
+from ..router import Router
+from .base import ROUTER, Part
+from .ensemble import Ensemble, Routing, mixed, side_by_side
+from .floral import FLoRAL
+
+
+def mixed_predictions(mixture: Tensor, outputs: list[Tensor], classifies: bool) -> Tensor:
+    """What C networks predict together: the mixture of their outputs, or of their labels' probabilities.
+
+    Args:
+        mixture: pi, shape (..., C).
+        outputs: of each network, shape (..., B, *).
+        classifies: whether they are logits of labels.
+
+    Returns:
+        sum_c pi_c g_c, or log sum_c pi_c softmax(g_c), which are logits again, shape (..., B, *).
+    """
+    if not classifies:
+        return mixed(mixture, side_by_side(mixture, outputs))
+    weighed = [
+        pi[..., None, None].log() + output.log_softmax(dim=-1)
+        for pi, output in zip(mixture.unbind(-1), outputs, strict=True)
+    ]
+    return torch.stack(weighed).logsumexp(dim=0)
+
+
+class MFL(Ensemble):
+    """Whole models as in the ensemble, trained on the mixture of their losses, sum_c pi_c^k f^k(w_c).
+
+    The paper's (MFL) as it is written: each step runs all C models. What is tested is the mixture of the
+    models' predicted probabilities (of their outputs, for real targets), as one would predict with a
+    model drawn from pi^k. Like everything clustered a model is averaged with the weights pi_c^k N^k.
+
+    Args:
+        model: the first of the C models; the others have first parameters of their own.
+        num_clusters: C >= 1.
+        routing: "learned" or "optimal", as for FLoRAL.
+        router: temperature, floor, noise and entropy of the routers, as a Router or by name; the
+            paper's if None.
+
+    Raises:
+        InputError: an argument is out of range.
+
+    Source: section 'Preliminaries', objective (MFL).
+    """
+
+    name = "mfl"
+
+    def __init__(
+        self,
+        model: nn.Module,
+        num_clusters: int = 4,
+        routing: Routing = "learned",
+        router: Router | Mapping[str, float] | None = None,
+    ) -> None:
+        """Keep the choices."""
+        super().__init__(model, num_clusters, routing, router, mix="outputs")
+
+    def losses(
+        self,
+        client: Roles,
+        outputs: list[Tensor],
+        sample_loss: Callable[[Tensor], Tensor],
+        draws: Tensor | None = None,
+    ) -> Tensor:
+        """sum_c pi_c^k l(g(w_c, x))."""
+        mixture = self.router.mixture(client.private[ROUTER], draws)
+        return mixed(mixture, side_by_side(mixture, [sample_loss(output) for output in outputs]))
+
+    def predict(self, client: Roles, outputs: list[Tensor], classifies: bool) -> Tensor:
+        """The mixture of what the models predict."""
+        return mixed_predictions(self.mixture(client.private), outputs, classifies)
+
+    def options(self) -> dict[str, object]:
+        """C, routing, and the router's own choices."""
+        return {name: value for name, value in super().options().items() if name != "mix"}
+
+
+class MFLWS(FLoRAL):
+    """A shared base with C adaptors as in FLoRAL, trained on the mixture of losses, sum_c pi_c^k f^k(u, a_c).
+
+    The paper's (MFL-WS) as it is written: each step runs the base with each of its C adaptors. What is tested
+    is the mixture of their predictions, as for MFL.
+
+    Args:
+        model: see FLoRAL, as for the others.
+        num_clusters: C >= 1.
+        rank: of every low-rank adaptor; give this or the budget.
+        budget: rho in (0, 1]; 0.01 if neither is given.
+        routing: "learned" or "optimal".
+        init, convolution, biases: what the adaptors are.
+        norms: "affine" or "none"; under Batch-NorA a norm has statistics of the client's one network.
+        router: of the routers; the paper's if None.
+        precondition: precondition the adaptors' gradients.
+
+    Raises:
+        InputError: an argument is out of range, or the model has nothing to adapt.
+
+    Source: section 'Preliminaries', objective (MFL-WS).
+    """
+
+    name = "mfl-ws"
+
+    def __init__(
+        self,
+        model: nn.Module,
+        num_clusters: int = 4,
+        rank: int | None = None,
+        budget: float | None = None,
+        routing: Routing = "learned",
+        init: Initialisation = "paper",
+        convolution: Convolution = "balanced",
+        biases: bool = True,
+        norms: Norms = "affine",
+        router: Router | Mapping[str, float] | None = None,
+        precondition: bool = True,
+    ) -> None:
+        """Plan the adaptors on the model."""
+        require(norms != "batch_nora", "norms is 'batch_nora', which mfl-ws does not have: use 'affine'")
+        super().__init__(
+            model, num_clusters, rank, budget, routing, init, convolution, biases, norms, router, precondition
+        )
+
+    def networks(self, client: Roles, draws: Tensor | None = None) -> list[dict[str, Part]]:
+        """U + a_c for each c."""
+        axis = client.private[ROUTER].dim() - 1
+        whole = torch.ones_like(client.private[ROUTER].narrow(axis, 0, 1))
+        networks = []
+        for c in range(self.num_clusters):
+            own = {name: tensor.narrow(axis, c, 1) for name, tensor in client.clustered.items()}
+            adapted: dict[str, Part] = {
+                name: Mixture(client.shared[name], adaptor, adaptors.factors_of(name, adaptor, own), whole)
+                for name, adaptor in self.plan.items()
+            }
+            networks.append({**client.shared, **adapted})
+        return networks
+
+    def losses(
+        self,
+        client: Roles,
+        outputs: list[Tensor],
+        sample_loss: Callable[[Tensor], Tensor],
+        draws: Tensor | None = None,
+    ) -> Tensor:
+        """sum_c pi_c^k l(g((u, a_c), x))."""
+        mixture = self.router.mixture(client.private[ROUTER], draws)
+        return mixed(mixture, side_by_side(mixture, [sample_loss(output) for output in outputs]))
+
+    def predict(self, client: Roles, outputs: list[Tensor], classifies: bool) -> Tensor:
+        """The mixture of what base and adaptors predict."""
+        return mixed_predictions(self.mixture(client.private), outputs, classifies)

@@ -1,0 +1,43 @@
+"""Per-FedAvg: a model for everyone that is good after each client has trained it a little further."""
+
+import math
+
+from torch import nn
+
+from ..errors import require
+from .fedavg import FedAvg
+
+
+class PerFedAvg(FedAvg):
+    """Everything is shared; a client minimises the loss after a step of its own, f^k(w - alpha grad f^k(w)).
+
+    First order: a local step is w <- w - eta grad f^k(w - alpha grad f^k(w)), without second derivatives.
+    Simplified: both gradients are taken on the same batch, where the paper draws two; and before it is tested
+    a model is trained for one round's local steps of plain SGD, where the paper takes a single step.
+
+    Args:
+        model: the model that all clients train.
+        inner_learning_rate: alpha > 0; 0.01 is the paper's.
+
+    Raises:
+        InputError: the inner learning rate is not positive.
+
+    Source: Fallah, Mokhtari and Ozdaglar, 2020, 'Personalized Federated Learning with Theoretical Guarantees:
+        A Model-Agnostic Meta-Learning Approach', 'Per-FedAvg (FO)'.
+    """
+
+    name = "per-fedavg"
+
+    def __init__(self, model: nn.Module, inner_learning_rate: float = 0.01) -> None:
+        """Keep the model and alpha."""
+        require(
+            0 < inner_learning_rate < math.inf,
+            f"inner_learning_rate is {inner_learning_rate}; it must be positive, and finite: try 0.01",
+        )
+        super().__init__(model)
+        self.inner_learning_rate = inner_learning_rate
+        self.adaptation = FedAvg(model)
+
+    def options(self) -> dict[str, object]:
+        """Alpha."""
+        return {"inner_learning_rate": self.inner_learning_rate}
