@@ -158,7 +158,7 @@ HOOKED: dict[str, Callable[[nn.Module], Method]] = {
     "fedem": lambda model: methods.FedEM(model, 3),
     "federated clustering": lambda model: methods.FederatedClustering(model, 3),
 }
-# Where one-hot routers only change when a client changes its mind, it need not.
+# Those that set their routers.
 CHOOSES = (methods.IFCA, methods.FederatedClustering)
 SETTINGS: list[dict[str, Any]] = [
     {},
@@ -200,11 +200,9 @@ def compare(task: Task, method: Method, stands: Sequence[str] = ()) -> Federatio
     # optimal routers do not learn
     fixed = [ROUTER] if getattr(method, "routing", None) == "optimal" else []
     stood = standing(task, method, fast, seed=1)
-    assert (
-        stood - {ROUTER} == {*stands, *fixed} - {ROUTER}
-        if isinstance(method, CHOOSES)
-        else stood == {*stands, *fixed}
-    )
+    # nor do routers that are set need to change
+    may_stand = {ROUTER} if isinstance(method, CHOOSES) else set()
+    assert stood - may_stand == {*stands, *fixed}
     return fast
 
 
@@ -227,8 +225,8 @@ def test_every_setting_on_every_network(name: str, number: int) -> None:
 def test_every_setting_on_every_method_that_does_more(which: str, number: int) -> None:
     """The networks take turns, so that each method meets every network."""
     name = list(NETWORKS)[(number + list(HOOKED).index(which)) % len(NETWORKS)]
-    if name == "without biases" and which == "mfl-ws":
-        name = "mlp"
+    if name == "attention" and which == "federated clustering" and "server_optimizer" in SETTINGS[number]:
+        name = "mlp"  # a bias of its keys never matters: its momenta are rounding errors, which Adam enlarges
     task = task_of(name, **SETTINGS[number])
     compare(task, HOOKED[which](task.model))
 
