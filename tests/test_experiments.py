@@ -16,6 +16,7 @@ import torch
 from floral_lite import InputError, experiments, methods, plots, tasks
 from floral_lite.experiments import figures
 from floral_lite.experiments.cells import Cell, adapt_only, configuration, make_runs, method_options
+from floral_lite.experiments.commands import repeated
 from floral_lite.experiments.paper import ADAPTORS, CONVLORA, METHODS, RHO_AND_C
 from floral_lite.experiments.provenance import provenance
 from floral_lite.experiments.results import Result, find, read, summarise
@@ -416,3 +417,9 @@ def test_the_package_stays_light() -> None:
     )
     done = subprocess.run([sys.executable, "-c", heavy], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
+
+
+def test_the_command_in_a_result_names_no_folder_of_the_machine() -> None:
+    chosen = {"columns": "mnist-rotate", "rows": None, "seeds": 4, "rounds": 20, "device": "cpu"}
+    command = "floral-lite table methods --columns mnist-rotate --seeds 4 --rounds 20 --device cpu"
+    assert repeated("methods", chosen) == command

@@ -426,6 +426,8 @@ def test_options_out_of_range_are_refused(name: str, options: dict[str, Any], me
 
 @pytest.mark.parametrize("name", METHODS)
 def test_options_say_how_to_make_the_method_again(name: str) -> None:
-    method = make(name, nn.Linear(4, 2))
-    again = methods.make(name, nn.Linear(4, 2), **method.options())
+    # a norm for FedBN, and two layers for FedPer
+    model = nn.Sequential(nn.Linear(4, 3), nn.LayerNorm(3), nn.Linear(3, 2))
+    method = make(name, model)
+    again = methods.make(name, model, **method.options())
     assert again.options() == method.options()

@@ -1,7 +1,6 @@
 """The commands `floral-lite table` and `floral-lite figure`."""
 
-import shlex
-import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -28,6 +27,12 @@ def names(text: str | None) -> list[str] | None:
     return None if text is None else [name.strip() for name in text.split(",") if name.strip()]
 
 
+def repeated(name: str, chosen: Mapping[str, object]) -> str:
+    """The command that makes the same numbers anywhere, without this machine's folders."""
+    options = [f"--{option} {value}" for option, value in chosen.items() if value is not None]
+    return " ".join(["floral-lite table", name, *options])
+
+
 def table(
     name: Name,
     columns: Columns = None,
@@ -43,8 +48,8 @@ def table(
     wanted = cells(find_table(name), names(columns), names(rows), seeds, rounds)
     if not show:
         try:
-            command = shlex.join(["floral-lite", *sys.argv[1:]])
-            fill(wanted, out, device=device, data=data, command=command)
+            chosen = {"columns": columns, "rows": rows, "seeds": seeds, "rounds": rounds, "device": device}
+            fill(wanted, out, device=device, data=data, command=repeated(name, chosen))
         except KeyboardInterrupt:
             typer.echo("stopped; the same command goes on from here")
     filled = collect(name, out, names(columns), names(rows), seeds, rounds)

@@ -1,0 +1,139 @@
+"""Figures of low-rank adaptors: matrices, their singular values, and the sizes of factors."""
+
+from collections.abc import Mapping, Sequence
+from itertools import cycle
+
+import numpy as np
+import numpy.typing as npt
+from matplotlib.patches import Rectangle
+from matplotlib.ticker import MaxNLocator
+
+from .style import COLOURS, GREY, Picture, bare, figure
+
+DASHES = ("-", "--", ":", "-.")
+
+
+def matrices(named: Mapping[str, npt.ArrayLike], signs: str = "", limit: float | None = None) -> Picture:
+    """Matrices in a row, on one colour scale: purple is negative, orange positive.
+
+    Args:
+        named: the matrices (m, n) by their titles.
+        signs: what stands between them, one character a gap, such as "+=".
+        limit: the value that has the strongest colour; the largest absolute entry if None.
+    """
+    parts = [np.asarray(matrix) for matrix in named.values()]
+    if limit is None:
+        limit = max(float(np.abs(part).max()) for part in parts)
+    made, axes = figure(1, len(parts), 1.9 * len(parts) + 0.8, 2.1)
+    for place, (axis, name, part) in enumerate(zip(axes[0], named, parts, strict=True)):
+        shown = axis.imshow(
+            part, cmap="PuOr_r", vmin=-limit, vmax=limit, aspect="auto", interpolation="nearest"
+        )
+        bare(axis)
+        axis.set_title(name, color=GREY, fontsize=9)
+        if 0 < place <= len(signs):
+            axis.set_ylabel(f"${signs[place - 1]}$", rotation=0, ha="right", va="center", fontsize=14)
+    bar = made.colorbar(shown, ax=axes[0].tolist())
+    bar.set_label("entry", color=GREY)
+    bar.ax.tick_params(colors=GREY)
+    bar.outline.set_edgecolor(GREY)
+    return made
+
+
+def singular_values(spectra: Mapping[str, npt.ArrayLike]) -> Picture:
+    """Left the singular values, each over the largest; right how much of the squares the first r hold.
+
+    Args:
+        spectra: singular values of each matrix, falling, by its name.
+    """
+    made, axes = figure(1, 2, 8.0, 3.2)
+    values, shares = axes[0]
+    styles = zip(cycle(COLOURS), cycle(DASHES), strict=False)
+    for (name, spectrum), (colour, dash) in zip(spectra.items(), styles, strict=False):
+        found = np.asarray(spectrum)
+        ranks = np.arange(1, len(found) + 1)
+        look = {"color": colour, "linestyle": dash, "marker": "o", "markersize": 3}
+        values.plot(ranks, found / found[0], label=name, **look)
+        shares.plot(ranks, 100 * np.cumsum(found**2) / np.sum(found**2), label=name, **look)
+    values.set(xlabel="place $i$", ylabel=r"singular value $\sigma_i / \sigma_1$", ylim=(0, 1.05))
+    shares.set(xlabel="rank $r$", ylabel="share of the squares (%)", ylim=(0, 105))
+    for axis in axes[0]:
+        axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+    shares.legend(labelcolor=GREY, frameon=False, loc="lower right")
+    return made
+
+
+def best_of_rank(matrix: npt.ArrayLike, rank: int) -> Picture:
+    """A matrix, the closest matrix of a rank, and what is left; the title says how much is kept.
+
+    Args:
+        matrix: D, shape (m, n).
+        rank: r, 0 to min(m, n).
+    """
+    whole = np.asarray(matrix)
+    u, sigma, vt = np.linalg.svd(whole, full_matrices=False)
+    closest = (u[:, :rank] * sigma[:rank]) @ vt[:rank]
+    kept = 100 * float(np.sum(sigma[:rank] ** 2) / np.sum(sigma**2))
+    return matrices(
+        {
+            "difference $D$": whole,
+            f"rank {rank}: {kept:.0f}% of the squares": closest,
+            "what is left": whole - closest,
+        },
+        signs="=+",
+    )
+
+
+def accuracy_over_rank(
+    runs: Mapping[str, tuple[Sequence[float], Sequence[float]]], levels: Mapping[str, float]
+) -> Picture:
+    """Accuracy in per cent over the rank, and horizontal lines to compare with.
+
+    Args:
+        runs: ranks and accuracies in per cent, by name.
+        levels: accuracies in per cent that do not depend on the rank, by name.
+    """
+    made, axes = figure(1, 1, 6.4, 3.6)
+    axis = axes[0, 0]
+    for (name, (ranks, accuracies)), colour, marker in zip(runs.items(), COLOURS, "os^D", strict=False):
+        axis.plot(ranks, accuracies, color=colour, marker=marker, markersize=5, label=name)
+    for (name, level), dash in zip(levels.items(), cycle(("--", ":")), strict=False):
+        axis.axhline(level, color=GREY, linestyle=dash, linewidth=1.2, label=name)
+    axis.set(xlabel="rank $r$", ylabel="test accuracy (%)", ylim=(0, 104))
+    axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axis.legend(labelcolor=GREY, frameon=False, loc="lower right")
+    return made
+
+
+def factor_shapes(outputs: int, inputs: int, rank: int) -> Picture:
+    """A weight beside its two factors, all drawn to one scale: an area is a number of parameters.
+
+    Args:
+        outputs: m, rows of W and of U.
+        inputs: n, columns of W and of V^T.
+        rank: r.
+    """
+    gap = 0.12 * max(outputs, inputs) + 1
+    # left edge, top edge, width, height: W, then U, and V^T to its right
+    blocks = {
+        f"$W$: {outputs} x {inputs}": (0.0, 0.0, inputs, outputs),
+        f"$U$: {outputs} x {rank}": (inputs + 2 * gap, 0.0, rank, outputs),
+        rf"$V^\top$: {rank} x {inputs}": (inputs + 3 * gap + rank, 0.0, inputs, rank),
+    }
+    made, axes = figure(1, 1, 8.0, 3.2)
+    axis = axes[0, 0]
+    for (name, (left, top, width, height)), colour in zip(blocks.items(), COLOURS, strict=False):
+        axis.add_patch(Rectangle((left, top), width, height, facecolor=colour, alpha=0.75, label=name))
+    axis.set(
+        xlim=(-gap / 2, 2 * inputs + 3.5 * gap + rank), ylim=(1.02 * max(outputs, rank), -0.02 * outputs)
+    )
+    axis.set_aspect("equal")
+    bare(axis)
+    used = 100 * (outputs + inputs) * rank / (outputs * inputs)
+    axis.set_title(
+        f"rank {rank}: {(outputs + inputs) * rank:,} parameters beside {outputs * inputs:,}, {used:.1f}%",
+        color=GREY,
+        fontsize=10,
+    )
+    made.legend(loc="outside lower center", ncols=3, labelcolor=GREY, frameon=False)
+    return made

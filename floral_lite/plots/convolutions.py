@@ -1,0 +1,111 @@
+"""Figures of convolution kernels and of their factors."""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from matplotlib.axes import Axes
+from matplotlib.image import AxesImage
+
+from .style import GREY, Picture, bare, figure
+
+Array = npt.NDArray[np.float64]
+
+
+class Parts(NamedTuple):
+    """A kernel and its two factors, each as a kernel (channels out, channels in, k_1, k_2)."""
+
+    u: npt.ArrayLike
+    v: npt.ArrayLike
+    product: npt.ArrayLike
+
+
+def mosaic(kernel: npt.ArrayLike) -> Array:
+    """A kernel as one image: a row of filters for each output channel, a column for each input channel.
+
+    Args:
+        kernel: shape (c_out, c_in, k_1, k_2).
+
+    Returns:
+        Shape (c_out (k_1 + 1) - 1, c_in (k_2 + 1) - 1); a line of NaN parts neighbours.
+    """
+    kernel = np.asarray(kernel, dtype=float)
+    c_out, c_in, k_1, k_2 = kernel.shape
+    spaced = np.full((c_out, c_in, k_1 + 1, k_2 + 1), np.nan)
+    spaced[:, :, :k_1, :k_2] = kernel
+    # (c_out, k_1 + 1, c_in, k_2 + 1): an image, less the last line on both sides
+    image: Array = spaced.transpose(0, 2, 1, 3).reshape(c_out * (k_1 + 1), c_in * (k_2 + 1))
+    return image[:-1, :-1]
+
+
+def kernels(named: Mapping[str, npt.ArrayLike], limit: float | None = None) -> Picture:
+    """Kernels side by side on one colour scale: purple is negative, orange positive.
+
+    Args:
+        named: kernels (c_out, c_in, k_1, k_2) by their titles.
+        limit: the value that has the strongest colour; the largest absolute entry if None.
+    """
+    images = {name: mosaic(kernel) for name, kernel in named.items()}
+    if limit is None:
+        limit = max(float(np.nanmax(np.abs(image))) for image in images.values())
+    ratios = [image.shape[1] / image.shape[0] for image in images.values()]
+    made, axes = figure(1, len(images), 3.0 * sum(ratios) + 0.7 * len(images) + 0.6, 3.6)
+    for axis, (name, image) in zip(axes[0], images.items(), strict=True):
+        shown = _draw(axis, image, limit)
+        axis.set_title(name, color=GREY, fontsize=9)
+        axis.set_xlabel("input channel", fontsize=9)
+    axes[0, 0].set_ylabel("output channel", fontsize=9)
+    bar = made.colorbar(shown, ax=axes[0].tolist())
+    bar.set_label("entry", color=GREY)
+    bar.ax.tick_params(colors=GREY)
+    bar.outline.set_edgecolor(GREY)
+    return made
+
+
+def factored_kernels(named: Mapping[str, Parts]) -> Picture:
+    """One row a kind of adaptor: the kernels of U and V, and the kernel that they make together.
+
+    Each picture has its own colour scale, since a factor has no natural size.
+
+    Args:
+        named: the parts by the name of the kind.
+    """
+    titles = ("kernel of $U$", "kernel of $V$", "$L = U * V$")
+    made, axes = figure(len(named), 3, 8.6, 2.5 * len(named))
+    for row, (name, parts) in zip(axes, named.items(), strict=True):
+        for axis, title, kernel in zip(row, titles, parts, strict=True):
+            image = mosaic(kernel)
+            _draw(axis, image, float(np.nanmax(np.abs(image))))
+            sizes = " x ".join(map(str, np.shape(kernel)))
+            axis.set_title(f"{title}: {sizes}", color=GREY, fontsize=9)
+        row[0].set_ylabel(name, fontsize=10)
+    return made
+
+
+def feature_maps(named: Mapping[str, npt.ArrayLike], rows: Sequence[str]) -> Picture:
+    """Images with several channels, a column each, on one colour scale.
+
+    Args:
+        named: images (channels, H, W) by their titles; all have as many channels as there are rows.
+        rows: what each channel is called.
+    """
+    images = {name: np.asarray(image, dtype=float) for name, image in named.items()}
+    limit = max(float(np.abs(image).max()) for image in images.values())
+    made, axes = figure(len(rows), len(images), 1.9 * len(images) + 0.8, 1.7 * len(rows) + 0.3)
+    for column, (name, image) in enumerate(images.items()):
+        for row, channel in enumerate(image):
+            axis = axes[row, column]
+            _draw(axis, channel, limit)
+            if row == 0:
+                axis.set_title(name, color=GREY, fontsize=9)
+            if column == 0:
+                axis.set_ylabel(rows[row], fontsize=9)
+    return made
+
+
+def _draw(axis: Axes, image: Array, limit: float) -> AxesImage:
+    """An image whose missing entries stay transparent."""
+    shown = axis.imshow(image, cmap="PuOr_r", vmin=-limit, vmax=limit, interpolation="nearest")
+    bare(axis)
+    return shown

@@ -1,0 +1,81 @@
+"""Figures of normalisation layers: what they normalise with, and what their statistics are."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from .style import COLOURS, GREY, Picture, bare, figure
+
+
+def reaches(named: Mapping[str, npt.ArrayLike]) -> Picture:
+    """For each norm, which entries of a batch one marked output depends on.
+
+    Args:
+        named: True where the output depends on the input, shape (B, d), by the norm's name; the marked
+            output is the entry (0, 0).
+    """
+    made, axes = figure(1, len(named), 2.0 * len(named), 2.2)
+    for axis, (name, mask) in zip(axes[0], named.items(), strict=True):
+        reached = np.asarray(mask, dtype=bool)
+        axis.imshow(np.where(reached, 1.0, 0.15), cmap="Blues", vmin=0, vmax=1.4, interpolation="nearest")
+        rows, columns = reached.shape
+        for row in range(rows + 1):
+            axis.axhline(row - 0.5, color=GREY, linewidth=0.6)
+        for column in range(columns + 1):
+            axis.axvline(column - 0.5, color=GREY, linewidth=0.6)
+        axis.plot(0, 0, marker="o", color=COLOURS[1], markersize=7)
+        bare(axis)
+        axis.set_title(name, color=GREY, fontsize=9)
+        axis.set_xlabel("channel", fontsize=9)
+    axes[0, 0].set_ylabel("sample", fontsize=9)
+    return made
+
+
+def client_statistics(
+    means: npt.ArrayLike, deviations: npt.ArrayLike, pooled: Mapping[str, tuple[float, float]]
+) -> Picture:
+    """Mean and deviation of one channel at each client, and at the server.
+
+    Args:
+        means: of each client, shape (K,).
+        deviations: standard deviation of each client, shape (K,).
+        pooled: further (mean, deviation), by name.
+    """
+    means, deviations = np.asarray(means), np.asarray(deviations)
+    made, axes = figure(1, 1, 6.8, 3.2)
+    axis = axes[0, 0]
+    places = np.arange(len(means))
+    look = {"fmt": "o", "capsize": 3, "markersize": 5}
+    axis.errorbar(places, means, deviations, color=COLOURS[0], label="a client", **look)
+    for place, (colour, (name, (mean, deviation))) in enumerate(
+        zip(COLOURS[1:], pooled.items(), strict=False), start=len(means)
+    ):
+        axis.errorbar([place], [mean], [deviation], color=colour, label=name, **look)
+    axis.set(
+        xlabel="client",
+        ylabel="input of the norm, mean and deviation",
+        xticks=places,
+        xlim=(-0.6, len(means) + len(pooled) - 0.4),
+    )
+    made.legend(loc="outside upper center", ncols=3, labelcolor=GREY, frameon=False)
+    return made
+
+
+def accuracy_bars(runs: Mapping[str, Sequence[float]], groups: Sequence[str]) -> Picture:
+    """Accuracy in per cent of several runs, one group of bars a group of clients.
+
+    Args:
+        runs: accuracies in per cent, one a group, by the run's name.
+        groups: what the groups are called.
+    """
+    made, axes = figure(1, 1, 6.8, 3.2)
+    axis = axes[0, 0]
+    width = 0.8 / len(runs)
+    for run, ((label, heights), colour) in enumerate(zip(runs.items(), COLOURS, strict=False)):
+        places = np.arange(len(groups)) + (run - (len(runs) - 1) / 2) * width
+        bars = axis.bar(places, heights, width, color=colour, label=label)
+        axis.bar_label(bars, fmt="%.0f", color=GREY, fontsize=8)
+    axis.set(ylabel="test accuracy (%)", ylim=(0, 112), xticks=range(len(groups)), xticklabels=groups)
+    made.legend(loc="outside upper center", ncols=len(runs), labelcolor=GREY, frameon=False)
+    return made

@@ -1,0 +1,93 @@
+"""Figures of preconditioning: paths of two factors, and how fast their product moves."""
+
+from collections.abc import Mapping
+from itertools import cycle
+
+import numpy as np
+import numpy.typing as npt
+
+from .style import COLOURS, GREY, Picture, figure
+
+DASHES = ("-", "--", ":", "-.")
+
+
+def valley(
+    paths: Mapping[str, npt.ArrayLike], target: float, reach: tuple[float, float], title: str = ""
+) -> Picture:
+    """Left the paths of two numbers u and v over the contours of (u v - target)^2 / 2, right their products.
+
+    Dots are steps. A path that leaves the picture, or is not finite any more, ends there.
+
+    Args:
+        paths: by the name of the rule: (u, v) at each step, shape (steps + 1, 2).
+        target: the number that the product u v shall become, > 0; the grey dots lie where it is.
+        reach: the largest u and the largest v that are shown; the least are a fifth of that below 0.
+        title: of the left picture.
+    """
+    made, axes = figure(1, 2, 8.2, 3.6)
+    plane, product = axes[0]
+    u, v = (np.linspace(-0.2 * end, end, 241) for end in reach)
+    loss = 0.5 * (u * v[:, None] - target) ** 2
+    plane.contour(u, v, loss, levels=0.5 * target**2 * 4.0 ** np.arange(-4, 9), colors=GREY, linewidths=0.5)
+    bottom = u[u > target / reach[1]]
+    plane.plot(bottom, target / bottom, ":", color=GREY, linewidth=2, label="$uv$ = target")
+    for (name, path), colour, dash in zip(paths.items(), COLOURS, cycle(DASHES), strict=False):
+        points = np.asarray(path, dtype=float)
+        steps = np.arange(len(points))
+        look = {"color": colour, "linestyle": dash, "marker": "o", "markersize": 3, "linewidth": 1.2}
+        plane.plot(*points.T, **look, label=name)
+        product.plot(steps, points.prod(axis=1), **look, label=name)
+    plane.set(xlabel="factor $u$", ylabel="factor $v$", xlim=u[[0, -1]], ylim=v[[0, -1]])
+    plane.set_title(title, color=GREY, fontsize=10)
+    product.axhline(target, color=GREY, linestyle=":", linewidth=2)
+    product.set(xlabel="step", ylabel="product $uv$", ylim=(-0.5 * target, 2 * target))
+    made.legend(*plane.get_legend_handles_labels(), loc="outside lower center", ncols=3, labelcolor=GREY,
+                frameon=False)  # fmt: skip
+    return made
+
+
+def rates(splits: npt.ArrayLike, speeds: Mapping[str, npt.ArrayLike]) -> Picture:
+    """How fast the product u v moves, over how it is split; both axes are logarithmic.
+
+    Args:
+        splits: s of (s u, v / s), > 0, shape (n,).
+        speeds: of each rule at each split, relative to a step of the weight itself, each (n,).
+    """
+    made, axes = figure(1, 1, 6.4, 3.4)
+    axis = axes[0, 0]
+    for (name, speed), colour, dash in zip(speeds.items(), COLOURS, cycle(DASHES), strict=False):
+        axis.loglog(splits, speed, color=colour, linestyle=dash, label=name)
+    axis.axhline(1, color=GREY, linewidth=0.8)
+    axis.set(xlabel="split $s$ of $(s\\,u,\\ v/s)$", ylabel="speed of $uv$ (1: that of a plain weight)")
+    axis.legend(labelcolor=GREY, frameon=False)
+    return made
+
+
+def directions(singular_values: npt.ArrayLike, speeds: Mapping[str, npt.ArrayLike]) -> Picture:
+    """How fast U V^T moves along each left singular direction of U: a group of bars a direction.
+
+    Args:
+        singular_values: of U, falling, shape (r,).
+        speeds: by the name of the rule, one > 0 for each direction, shape (r,).
+    """
+    sigma = np.asarray(singular_values)
+    made, axes = figure(1, 1, 6.4, 3.2)
+    axis = axes[0, 0]
+    width = 0.8 / len(speeds)
+    for place, (name, speed) in enumerate(speeds.items()):
+        where = np.arange(len(sigma)) + (place - (len(speeds) - 1) / 2) * width
+        bars = axis.bar(where, speed, width, color=COLOURS[place], label=name)
+        axis.bar_label(bars, fmt="%.2g", color=GREY, fontsize=8)
+    names = [f"$\\sigma_{i + 1}$ = {value:g}" for i, value in enumerate(sigma)]
+    axis.set(
+        xticks=range(len(sigma)),
+        xticklabels=names,
+        xlabel="direction of $\\mathbf{U}$, by its singular value",
+        ylabel="speed (1: that of a plain weight)",
+        yscale="log",
+    )
+    axis.margins(y=0.15)
+    axis.legend(
+        labelcolor=GREY, frameon=False, ncols=len(speeds), loc="lower center", bbox_to_anchor=(0.5, 1)
+    )
+    return made

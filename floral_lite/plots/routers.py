@@ -1,0 +1,147 @@
+"""Figures of the chapter on routers: a mixture's path, orders of an error, a run followed, small matrices."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+from matplotlib.lines import Line2D
+
+from .style import COLOURS, GREY, Picture, figure
+
+DASHES = ("-", "--", ":", "-.")
+# columns of a followed run, what their axis says, and its scale
+FOLLOWED = {
+    "gradient": ("router's gradient (norm)", "log"),
+    "distance": ("distance between adaptors", "log"),
+    "entropy": ("entropy of mixtures (nats)", "linear"),
+    "mismatch": ("mismatch (0 to 2)", "linear"),
+}
+
+
+def followed(runs: Mapping[str, pd.DataFrame]) -> Picture:
+    """Four numbers of each run over its rounds, a panel for each.
+
+    Args:
+        runs: by label; indexed by the round, with the columns of FOLLOWED. What is NaN is left out.
+    """
+    made, axes = figure(2, 2, 7.6, 5.2)
+    for axis, (column, (label, scale)) in zip(axes.flat, FOLLOWED.items(), strict=True):
+        for number, (name, frame) in enumerate(runs.items()):
+            series = frame[column].dropna()
+            axis.plot(
+                series.index, series, DASHES[number % 4], color=COLOURS[number % len(COLOURS)], label=name
+            )
+        axis.set(ylabel=label, yscale=scale)
+    for axis in axes[1]:
+        axis.set_xlabel("communication round")
+    lines, labels = axes[0, 0].get_legend_handles_labels()
+    made.legend(lines, labels, loc="outside upper center", ncols=2, labelcolor=GREY, frameon=False)
+    return made
+
+
+def triangle(
+    models: npt.ArrayLike, optimum: npt.ArrayLike, path: npt.ArrayLike, limit: float = 2.2
+) -> Picture:
+    """Three models in the plane, a client's best model, and the path of the client's mixture.
+
+    Args:
+        models: w_c, shape (C, 2).
+        optimum: where the client's loss 1/2 ||w - optimum||^2 is least, shape (2,).
+        path: the mixed model after each step, shape (n, 2).
+        limit: both axes run from -limit to limit.
+    """
+    models, optimum, path = np.asarray(models), np.asarray(optimum), np.asarray(path)
+    made, ((axis,),) = figure(1, 1, 4.6, 4.2)
+    angles = np.linspace(0, 2 * np.pi, 200)
+    for radius in np.arange(0.5, 3 * limit, 0.5):
+        axis.plot(
+            optimum[0] + radius * np.cos(angles),
+            optimum[1] + radius * np.sin(angles),
+            color=GREY,
+            linewidth=0.6,
+            alpha=0.5,
+        )
+    axis.fill(*models.T, facecolor=COLOURS[0], alpha=0.12)
+    axis.plot(*path.T, color=COLOURS[1], marker="o", markersize=3, label="mixed model, step by step")
+    axis.scatter(*models.T, marker="*", s=90, color=COLOURS[0], zorder=3, label="models")
+    axis.scatter(*optimum, marker="X", s=70, color=COLOURS[2], zorder=3, label="best for the client")
+    for number, model in enumerate(models):
+        axis.annotate(
+            rf"$w_{number + 1}$", model, (5, 5), textcoords="offset points", color=GREY, annotation_clip=True
+        )
+    axis.set(
+        xlabel="first parameter",
+        ylabel="second parameter",
+        xlim=(-limit, limit),
+        ylim=(-limit, limit),
+        aspect="equal",
+    )
+    made.legend(loc="outside upper center", ncols=2, labelcolor=GREY, frameon=False, fontsize=9)
+    return made
+
+
+def orders(sizes: npt.ArrayLike, errors: Mapping[str, npt.ArrayLike], xlabel: str, ylabel: str) -> Picture:
+    """Errors over a size, both logarithmic; the label of each line tells its slope, from a straight fit.
+
+    Args:
+        sizes: > 0, shape (n,).
+        errors: > 0, shape (n,), by name.
+        xlabel: what the sizes are.
+        ylabel: what the errors are.
+    """
+    made, ((axis,),) = figure(1, 1, 6.0, 3.4)
+    for number, (name, values) in enumerate(errors.items()):
+        slope = np.polyfit(np.log(np.asarray(sizes)), np.log(np.asarray(values)), 1)[0]
+        axis.plot(
+            sizes,
+            values,
+            DASHES[number % 4],
+            marker="o",
+            markersize=4,
+            color=COLOURS[number % len(COLOURS)],
+            label=f"{name}, slope {slope:.1f}",
+        )
+    axis.set(xlabel=xlabel, ylabel=ylabel, xscale="log", yscale="log")
+    axis.legend(labelcolor=GREY, frameon=False)
+    return made
+
+
+def matrix(
+    values: npt.ArrayLike,
+    xlabel: str,
+    ylabel: str,
+    title: str = "",
+    rows: Sequence[str] | None = None,
+    decimals: int = 2,
+) -> Picture:
+    """A small matrix with its numbers in the cells; the least of each row is framed.
+
+    Args:
+        values: shape (m, n).
+        xlabel: what a column is.
+        ylabel: what a row is.
+        title: of the figure.
+        rows: a name for each row; by default its number.
+        decimals: of the numbers.
+    """
+    values = np.asarray(values)
+    made, ((axis,),) = figure(1, 1, 0.8 * values.shape[1] + 1.6, 0.5 * len(values) + 1.2)
+    axis.imshow(values, cmap="Blues", aspect="auto", vmin=0)
+    for (row, column), value in np.ndenumerate(values):
+        dark = value > 0.6 * values.max()
+        axis.text(
+            column, row, f"{value:.{decimals}f}", ha="center", va="center", color="white" if dark else "black"
+        )
+    for row, column in enumerate(values.argmin(axis=1)):
+        corner = (column - 0.46, row - 0.44)
+        outline = [(0, 0), (0.92, 0), (0.92, 0.88), (0, 0.88), (0, 0)]
+        x, y = np.transpose(outline) + np.array(corner)[:, None]
+        axis.add_line(Line2D(x, y, color=COLOURS[1], linewidth=2.5))
+    names = [str(row) for row in range(len(values))] if rows is None else list(rows)
+    axis.set(xlabel=xlabel, ylabel=ylabel, xticks=range(values.shape[1]), yticks=range(len(values)))
+    axis.set_yticklabels(names)
+    axis.set_title(title, color=GREY, fontsize=10)
+    axis.tick_params(length=0)
+    axis.spines[:].set_visible(False)
+    return made

@@ -1,0 +1,100 @@
+"""The figures of preconditioning draw the numbers that they were given."""
+
+import numpy as np
+import pytest
+from matplotlib.colors import same_color
+
+from floral_lite.plots import COLOURS, GREY, preconditioning
+
+PATHS = {"plain": [(2.0, 0.1), (2.5, 0.5), (np.inf, np.nan)], "preconditioned": [(2.0, 0.1), (2.1, 0.2)]}
+
+
+def test_the_valley_shows_every_path_and_its_product() -> None:
+    plane, product = preconditioning.valley(PATHS, 0.5, reach=(4, 2), title="s = 4").axes
+    bottom, *paths = plane.lines
+    assert [line.get_label() for line in paths] == list(PATHS)
+    for line, path in zip(paths, PATHS.values(), strict=True):
+        assert np.array_equal(line.get_xydata(), path, equal_nan=True)
+    # at the bottom of the valley u v is the target, and it is drawn inside the picture
+    assert np.prod(bottom.get_xydata(), axis=1) == pytest.approx(0.5)
+    assert bottom.get_ydata().max() <= 2
+    *lines, target = product.lines
+    assert lines[0].get_ydata()[:2] == pytest.approx([0.2, 1.25])
+    assert lines[1].get_ydata() == pytest.approx([0.2, 0.42])
+    assert lines[1].get_xdata().tolist() == [0, 1]
+    assert target.get_ydata() == [0.5, 0.5]
+    assert plane.get_title() == "s = 4"
+
+
+def test_the_valley_has_contours_of_the_loss() -> None:
+    plane, _ = preconditioning.valley(PATHS, 0.5, reach=(4, 2)).axes
+    (contours,) = plane.collections
+    assert sum(len(path.vertices) > 0 for path in contours.get_paths()) > 5
+    for level, path in zip(contours.levels, contours.get_paths(), strict=True):
+        away = np.abs(path.vertices.prod(axis=1) - 0.5)
+        assert away == pytest.approx((2 * level) ** 0.5, abs=0.01)
+
+
+def test_the_valley_stands_still_while_paths_change() -> None:
+    limits = []
+    for path in ([(1.0, 1.0)], [(50.0, -3.0), (1.0, 9.0)]):
+        plane, product = preconditioning.valley({"plain": path}, 0.5, reach=(4, 2)).axes
+        limits.append((plane.get_xlim(), plane.get_ylim(), product.get_ylim()))
+    assert limits[0] == limits[1] == (
+        pytest.approx((-0.8, 4)), pytest.approx((-0.4, 2)), pytest.approx((-0.25, 1)),
+    )  # fmt: skip
+
+
+def test_the_two_rules_are_told_apart_without_colour() -> None:
+    plane, _ = preconditioning.valley(PATHS, 0.5, reach=(4, 2)).axes
+    assert len({line.get_linestyle() for line in plane.lines[1:]}) == 2
+
+
+def test_rates_are_drawn_over_the_splits_on_logarithmic_axes() -> None:
+    splits, speeds = [0.1, 1, 10], {"plain": [100, 2, 100], "preconditioned": [1.9, 2, 1.9]}
+    (axis,) = preconditioning.rates(splits, speeds).axes
+    *lines, one = axis.lines
+    for line, (name, speed) in zip(lines, speeds.items(), strict=True):
+        assert line.get_label() == name
+        assert line.get_xdata().tolist() == splits
+        assert line.get_ydata().tolist() == speed
+    assert one.get_ydata() == [1, 1]
+    assert axis.get_xscale() == axis.get_yscale() == "log"
+
+
+def test_directions_have_a_bar_for_each_rule_and_singular_value() -> None:
+    speeds = {"plain": [9.0, 0.25], "solve": [1.0, 1.0]}
+    (axis,) = preconditioning.directions([3, 0.5], speeds).axes
+    assert [bar.get_height() for bar in axis.patches] == [9, 0.25, 1, 1]
+    for bar, colour in zip(axis.patches, (COLOURS[0], COLOURS[0], COLOURS[1], COLOURS[1]), strict=True):
+        assert same_color(bar.get_facecolor(), colour)
+    # the bars of a direction stand side by side around its name
+    left = [bar.get_x() for bar in axis.patches]
+    right = [bar.get_x() + bar.get_width() for bar in axis.patches]
+    assert right[0] == pytest.approx(left[2]) == pytest.approx(0)
+    assert right[1] == pytest.approx(left[3]) == pytest.approx(1)
+    assert [label.get_text() for label in axis.get_xticklabels()] == ["$\\sigma_1$ = 3", "$\\sigma_2$ = 0.5"]
+    assert [text.get_text() for text in axis.texts] == ["9", "0.25", "1", "1"]
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda: preconditioning.valley(PATHS, 0.5, reach=(4, 2), title="s = 4"),
+        lambda: preconditioning.rates([1, 2], {"plain": [1, 2]}),
+        lambda: preconditioning.directions([1], {"plain": [1]}),
+    ],
+    ids=["valley", "rates", "directions"],
+)
+def test_the_house_style(made) -> None:
+    picture = made()
+    assert picture._repr_png_().startswith(b"\x89PNG")
+    assert picture.get_facecolor()[3] == 0
+    legends = [*picture.legends, *(axis.get_legend() for axis in picture.axes if axis.get_legend())]
+    (legend,) = legends
+    assert all(same_color(text.get_color(), GREY) for text in legend.get_texts())
+    for axis in picture.axes:
+        assert axis.get_xlabel()
+        assert axis.get_ylabel()
+        texts = [axis.title, axis.xaxis.label, axis.yaxis.label, *axis.get_xticklabels(), *axis.texts]
+        assert all(text.get_color() == GREY for text in texts if text.get_text())

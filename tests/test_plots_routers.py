@@ -1,0 +1,101 @@
+"""The figures of the chapter on routers draw what they are given."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.colors import to_hex
+
+from floral_lite.plots import GREY, Picture, routers
+
+MODELS = np.array([[1.0, 0.0], [-1.0, 0.5], [0.0, -1.0]])
+PATH = np.array([[0.0, 0.0], [0.1, 0.2], [0.3, 0.3]])
+SIZES = np.array([0.01, 0.1, 1.0])
+LOSSES = np.array([[0.5, 2.0, 3.0], [4.0, 1.0, 1.5]])
+
+
+def frame(factor: float) -> pd.DataFrame:
+    index = pd.Index([1, 5, 9], name="round")
+    columns = {"gradient": [0.1, 0.2, 0.4], "distance": [1.0, 2.0, 4.0], "entropy": [1.3, np.nan, 0.1]}
+    return factor * pd.DataFrame({**columns, "mismatch": [np.nan, 1.0, 0.0]}, index=index)
+
+
+RUNS = {"slow": frame(1.0), "fast": frame(2.0)}
+FIGURES: dict[str, Callable[[], Picture]] = {
+    "followed": lambda: routers.followed(RUNS),
+    "triangle": lambda: routers.triangle(MODELS, [2.0, 0.0], PATH),
+    "orders": lambda: routers.orders(SIZES, {"a": SIZES**2, "b": 3 * SIZES}, "size", "error"),
+    "matrix": lambda: routers.matrix(LOSSES, "adaptor c", "cluster", "losses", ["one", "two"]),
+}
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_a_notebook_can_show_it_in_both_themes(name: str) -> None:
+    made = FIGURES[name]()
+    assert made._repr_png_().startswith(b"\x89PNG")
+    assert made.get_facecolor()[3] == 0
+    assert made.axes[-1].get_xlabel()
+    legends = [legend for legend in (*made.legends, *(a.get_legend() for a in made.axes)) if legend]
+    texts = [text for legend in legends for text in legend.get_texts()]
+    for axis in made.axes:
+        assert axis.get_facecolor()[3] == 0
+        assert axis.get_ylabel()
+        texts += [axis.title, axis.xaxis.label, axis.yaxis.label, *axis.get_yticklabels()]
+    assert {to_hex(text.get_color()) for text in texts if text.get_text()} == {GREY}
+
+
+def test_a_followed_run_has_a_panel_for_each_number() -> None:
+    made = routers.followed(RUNS)
+    for axis, (column, (label, scale)) in zip(made.axes, routers.FOLLOWED.items(), strict=True):
+        assert (axis.get_ylabel(), axis.get_yscale()) == (label, scale)
+        for line, run in zip(axis.lines, RUNS.values(), strict=True):
+            kept = run[column].dropna()
+            assert line.get_xdata().tolist() == kept.index.tolist()
+            assert line.get_ydata().tolist() == kept.tolist()
+        assert len({line.get_linestyle() for line in axis.lines}) == 2
+    assert [text.get_text() for text in made.legends[0].get_texts()] == ["slow", "fast"]
+
+
+def test_a_triangle_has_its_models_optimum_and_path() -> None:
+    axis = routers.triangle(MODELS, [2.0, 0.0], PATH, limit=3.0).axes[0]
+    assert axis.lines[-1].get_xydata().tolist() == PATH.tolist()
+    models, optimum = axis.collections
+    assert models.get_offsets().tolist() == MODELS.tolist()
+    assert optimum.get_offsets().tolist() == [[2.0, 0.0]]
+    assert axis.patches[0].get_xy()[:3].tolist() == MODELS.tolist()
+    assert axis.get_xlim() == axis.get_ylim() == (-3, 3)
+    # the lines of equal loss are circles around the optimum, 1/2 apart
+    radii = [np.linalg.norm(line.get_xydata() - [2, 0], axis=1) for line in axis.lines[:-1]]
+    assert [radius.mean() for radius in radii[:3]] == pytest.approx([0.5, 1.0, 1.5])
+    assert all(np.ptp(radius) < 1e-12 for radius in radii)
+
+
+def test_orders_are_told_in_the_legend() -> None:
+    axis = FIGURES["orders"]().axes[0]
+    assert [text.get_text() for text in axis.get_legend().get_texts()] == ["a, slope 2.0", "b, slope 1.0"]
+    assert (axis.get_xscale(), axis.get_yscale()) == ("log", "log")
+    assert axis.lines[1].get_ydata().tolist() == (3 * SIZES).tolist()
+
+
+def test_a_matrix_shows_its_numbers_and_frames_the_least_of_each_row() -> None:
+    axis = FIGURES["matrix"]().axes[0]
+    assert axis.images[0].get_array().tolist() == LOSSES.tolist()
+    texts = {text.get_position(): text.get_text() for text in axis.texts}
+    assert texts[1, 0] == "2.00"
+    assert texts[2, 1] == "1.50"
+    middles = [
+        (
+            float(np.ptp(line.get_xdata()) / 2 + min(line.get_xdata())),
+            float(np.mean(line.get_ydata()[[0, 2]])),
+        )
+        for line in axis.lines
+    ]
+    assert middles == [pytest.approx((0, 0)), pytest.approx((1, 1))]
+    assert [label.get_text() for label in axis.get_yticklabels()] == ["one", "two"]
+    # text stands out: white on dark cells, black on light ones
+    colours = {text.get_text(): text.get_color() for text in axis.texts}
+    assert (colours["4.00"], colours["0.50"]) == ("white", "black")
+    plain = routers.matrix(LOSSES, "x", "y", decimals=0).axes[0]
+    assert [label.get_text() for label in plain.get_yticklabels()] == ["0", "1"]
+    assert plain.texts[0].get_text() == "0"
