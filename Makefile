@@ -25,8 +25,9 @@ endif
 book: $(BUILT)
 	@echo "Open $(CURDIR)/_build/html/index.html"
 
+# On all cores; one that has nothing left takes over tests of another.
 test: $(BUILT)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses auto --dist worksteal
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check
