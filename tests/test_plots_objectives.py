@@ -26,6 +26,7 @@ FIGURES: dict[str, Callable[[], Picture]] = {
 @pytest.mark.parametrize("name", FIGURES)
 def test_a_notebook_can_show_it_in_both_themes(name: str) -> None:
     made = FIGURES[name]()
+    assert all(to_hex(text.get_color()) == GREY for one in made.legends for text in one.get_texts())
     assert made._repr_png_().startswith(b"\x89PNG")
     assert made.get_facecolor()[3] == 0
     for axis in made.axes:
@@ -80,6 +81,7 @@ def test_jensens_gap_is_that_of_the_losses(distance: float) -> None:
     upper, lower, gap = (line.get_ydata() for line in section.lines)
     assert upper[[0, -1]].tolist() == lower[[0, -1]].tolist() == [0, distance**2 / 2]
     assert (lower <= upper).all()
+    assert (upper[50], lower[50]) == pytest.approx((distance**2 / 4, distance**2 / 8))
     # 1/2 d^2 (0.3 - 0.09)
     assert gap[1] - gap[0] == pytest.approx(0.105 * distance**2)
     assert section.texts[0].get_text().strip() == f"gap {0.105 * distance**2:.2f}"
@@ -90,7 +92,9 @@ def test_jensens_gap_is_that_of_the_losses(distance: float) -> None:
 
 
 def test_a_segment_draws_its_curves() -> None:
-    axis = FIGURES["segment"]().axes[0]
+    made = FIGURES["segment"]()
+    axis = made.axes[0]
+    assert [text.get_text() for text in made.legends[0].get_texts()] == ["a", "b"]
     assert [line.get_ydata().tolist() for line in axis.lines] == [[1, 2, 3], [4, 5, 6]]
     assert len({line.get_linestyle() for line in axis.lines}) == 2
     assert axis.get_ylabel() == "loss"

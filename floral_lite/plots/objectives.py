@@ -109,7 +109,7 @@ def jensen(distance: float, mixture: tuple[float, float] = (0.7, 0.3), reach: fl
     """
     clients = np.array([[-distance / 2, 0.0], [distance / 2, 0.0]])
     personal = np.array([mixture, mixture[::-1]]) @ clients
-    made, axes = figure(1, 2, 8.0, 3.4)
+    made, axes = figure(1, 2, 6.8, 3.2)
     plane, section = axes[0]
     angles = np.linspace(0, 2 * np.pi, 100)
     circle = np.stack([np.cos(angles), np.sin(angles)])
@@ -162,7 +162,7 @@ def segment(shares: npt.ArrayLike, curves: Mapping[str, npt.ArrayLike], label: s
             shares, values, "-:"[number % 2], marker="o", markersize=3, color=COLOURS[number], label=name
         )
     axis.set(xlabel="weight of the second model", ylabel=label)
-    axis.legend(labelcolor=GREY, frameon=False)
+    made.legend(loc="outside upper center", ncols=2, labelcolor=GREY, frameon=False)
     return made
 
 
