@@ -286,20 +286,19 @@ def test_ten_percent_of_three_hundred_clients_are_thirty_and_others_each_round()
     assert first != second
 
 
+WHOLE_MODELS = ("ensemble", "mfl", "ifca", "fedem", "federated-clustering")
 OPTIONS_OF: dict[str, dict[str, Any]] = {
-    "fedavg": {},
     "local-adaptor": {"rank": 1},
-    "ensemble": {"num_clusters": 2},
     "floral": {"num_clusters": 2, "rank": 1},
-    "local": {},
-    "fedper": {},
+    "mfl-ws": {"num_clusters": 2, "rank": 1},
+    **dict.fromkeys(WHOLE_MODELS, {"num_clusters": 2}),
 }
 # all but those that ask for a norm, which the small models here do not have
 ANY_MODEL = [name for name in methods.METHODS if name != "fedbn"]
 
 
 def run(task: Task, name: str = "floral", **arguments: Any) -> Federation:
-    return train(task, methods.make(name, task.model, **OPTIONS_OF[name]), **arguments)
+    return train(task, methods.make(name, task.model, **OPTIONS_OF.get(name, {})), **arguments)
 
 
 def numbers(federation: Federation) -> tuple[list[Any], list[Tensor]]:
@@ -315,7 +314,9 @@ def test_the_same_seed_gives_the_same_numbers_bit_for_bit(
     assert first[0] == again[0]
     assert all(torch.equal(a, b) for a, b in zip(first[1], again[1], strict=True))
     assert first[0] != other[0]
-    assert not any(torch.equal(a, b) for a, b in zip(first[1], other[1], strict=True))
+    for a, b in zip(first[1], other[1], strict=True):
+        # of two clusters a client may well choose the same one
+        assert a.isinf().any() or not torch.equal(a, b)
 
 
 def test_evaluating_less_often_changes_no_training_number(ragged_task: Task, engine: Engine) -> None:
