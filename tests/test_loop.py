@@ -291,7 +291,7 @@ OPTIONS_OF: dict[str, dict[str, Any]] = {
     "local-adaptor": {"rank": 1},
     "floral": {"num_clusters": 2, "rank": 1},
     "mfl-ws": {"num_clusters": 2, "rank": 1},
-    **dict.fromkeys(WHOLE_MODELS, {"num_clusters": 2}),
+    **{name: {"num_clusters": 2} for name in WHOLE_MODELS},
 }
 # all but those that ask for a norm, which the small models here do not have
 ANY_MODEL = [name for name in methods.METHODS if name != "fedbn"]
