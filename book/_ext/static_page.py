@@ -43,6 +43,8 @@ def setup(app: Sphinx) -> dict[str, bool]:
     """Called by Sphinx."""
     # Chapters run as children of this process; floral_lite.widgets then draws explorers that need no kernel.
     os.environ["FLORAL_LITE_STATIC_PAGE"] = "1"
+    # chapters run side by side; jupyter-book itself has no option for it
+    app.parallel = os.cpu_count() or 1
     app.connect("config-inited", choose_mathjax)
     app.connect("html-page-context", keep_scripts_once, priority=900)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
