@@ -1,0 +1,106 @@
+"""Figures of the chapter on roles: one number's fate in each role, and many methods side by side."""
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+from matplotlib.lines import Line2D
+
+from .style import COLOURS, GREY, Picture, figure
+
+ROLES = ("shared", "clustered", "private")
+HATCHES = ("", "///", "...")
+DASHES: tuple[Literal["-", "--", ":", "-."], ...] = ("-", "--", ":", "-.")
+
+
+def fates(paths: Mapping[str, npt.ArrayLike], clusters: Sequence[int], local_steps: int) -> Picture:
+    """The path of one number at every client, a panel for each role; colour and dashes tell the cluster.
+
+    Args:
+        paths: by role, shape (rounds, local_steps + 1, K): in each round the value before the first local
+            step, and after each.
+        clusters: the cluster of each client, shape (K,).
+        local_steps: H; the server averages after so many.
+    """
+    made, axes = figure(1, len(paths), 2.7 * len(paths), 3.1)
+    every = np.concatenate([np.asarray(path).ravel() for path in paths.values()])
+    margin = 0.05 * float(np.ptp(every)) or 0.05
+    for axis, (role, path) in zip(axes[0], paths.items(), strict=True):
+        values = np.asarray(path)
+        rounds = len(values)
+        for client, cluster in enumerate(clusters):
+            for number in range(rounds):
+                axis.plot(
+                    local_steps * number + np.arange(local_steps + 1),
+                    values[number, :, client],
+                    DASHES[cluster % len(DASHES)],
+                    color=COLOURS[cluster % len(COLOURS)],
+                    linewidth=1,
+                )
+        for number in range(1, rounds):
+            axis.axvline(local_steps * number, color=GREY, linewidth=0.6, alpha=0.6)
+        axis.set(xlabel="local step", xlim=(0, local_steps * rounds))
+        axis.set_ylim(every.min() - margin, every.max() + margin)
+        axis.set_title(role, color=GREY, fontsize=10)
+    for axis in axes[0, 1:]:
+        axis.set_yticklabels([])
+    axes[0, 0].set_ylabel("value at each client")
+    lines = [
+        Line2D(
+            [], [], linestyle=DASHES[c % len(DASHES)], color=COLOURS[c % len(COLOURS)], label=f"cluster {c}"
+        )
+        for c in sorted(set(clusters))
+    ]
+    made.legend(
+        handles=lines,
+        loc="outside upper center",
+        ncols=len(lines),
+        labelcolor=GREY,
+        frameon=False,
+        fontsize=9,
+    )
+    return made
+
+
+def side_by_side(frame: pd.DataFrame) -> Picture:
+    """A row for each method: the numbers a client works with by role, what it sends, how often it is right.
+
+    Args:
+        frame: indexed by the method's name, first row on top; columns shared, clustered and private (numbers
+            that a client works with), bytes (sent up in a round) and accuracy (in [0, 1]).
+    """
+    made, axes = figure(1, 3, 8.0, 0.32 * len(frame) + 1.3)
+    held, sent, right = axes[0]
+    places = np.arange(len(frame))
+    before = np.zeros(len(frame))
+    for role, hatch, colour in zip(ROLES, HATCHES, COLOURS, strict=False):
+        width = frame[role].to_numpy(float) / 1000
+        held.barh(places, width, left=before, color=colour, hatch=hatch, edgecolor="white", label=role)
+        before += width
+    sent.barh(places, frame["bytes"].to_numpy(float) / 1000, color=COLOURS[7])
+    accuracy = 100 * frame["accuracy"].to_numpy(float)
+    right.hlines(places, 0, accuracy, color=GREY, linewidth=0.8, alpha=0.5)
+    right.plot(accuracy, places, "o", color=COLOURS[3])
+    for place, value in zip(places, accuracy, strict=True):
+        right.annotate(
+            f"{value:.0f}",
+            (value, place),
+            (6, 0),
+            textcoords="offset points",
+            va="center",
+            color=GREY,
+            fontsize=8,
+        )
+    for axis in axes[0]:
+        axis.set(yticks=places, ylim=(len(frame) - 0.4, -0.6))
+        axis.set_yticklabels([])
+        axis.tick_params(axis="y", length=0)
+    held.set_yticklabels(frame.index)
+    held.set_xlabel("numbers held (thousands)")
+    sent.set_xlabel("sent a round (kB)")
+    right.set(xlabel="test accuracy (%)", xlim=(0, 108))
+    lines, labels = held.get_legend_handles_labels()
+    made.legend(lines, labels, loc="outside upper left", ncols=3, labelcolor=GREY, frameon=False, fontsize=9)
+    return made
