@@ -26,15 +26,6 @@ def choose_mathjax(app: Sphinx, config: Config) -> None:
         config.mathjax_options = {"integrity": INTEGRITY, "crossorigin": "anonymous"}
 
 
-def read_side_by_side(app: Sphinx) -> None:
-    """Chapters run on all cores; jupyter-book itself has no option for it."""
-    app.parallel = os.cpu_count() or 1
-    for extension in app.extensions.values():
-        # those that do not say whether they allow it: jupyter-book's own for LaTeX, which is not built here
-        if getattr(extension, "parallel_read_safe", None) is None:
-            extension.parallel_read_safe = True
-
-
 def keep_scripts_once(
     app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: object
 ) -> None:
@@ -52,7 +43,6 @@ def setup(app: Sphinx) -> dict[str, bool]:
     """Called by Sphinx."""
     # Chapters run as children of this process; floral_lite.widgets then draws explorers that need no kernel.
     os.environ["FLORAL_LITE_STATIC_PAGE"] = "1"
-    app.connect("builder-inited", read_side_by_side)
     app.connect("config-inited", choose_mathjax)
     app.connect("html-page-context", keep_scripts_once, priority=900)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
