@@ -14,7 +14,7 @@ SYNTHETIC = Table(
 )
 
 # Optimal routing, so that the norms alone differ. The authors' initialisation, since with the paper's a
-# client of seed 1 diverges in the first round: U and V of the last layer and gamma all learn at once there.
+# client of seed 1 diverges in the first round, with affine norms and with Batch-NorA.
 _AFFINE = {**OPTIMAL_1, "init": "authors"}
 _NORA = {**_AFFINE, "norms": "batch_nora"}
 _AVERAGED = {"statistics": "averaged"}
