@@ -262,9 +262,12 @@ def test_digits_are_all_there_and_split_once() -> None:
         assert sorted(set(labels.tolist())) == list(range(10))
 
 
-def test_mnist_without_its_files_says_which_are_missing_and_what_to_do(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", [Path, str])
+def test_mnist_without_its_files_says_which_are_missing_and_what_to_do(
+    kind: type[Path] | type[str], tmp_path: Path
+) -> None:
     with pytest.raises(InputError) as caught:
-        mnist(tmp_path, download=False)
+        mnist(kind(tmp_path), download=False)
     message = str(caught.value)
     for words in (
         str(tmp_path),

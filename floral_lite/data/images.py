@@ -54,7 +54,7 @@ def digits() -> Images:
     return Images(images[~test], labels[~test], images[test], labels[test])
 
 
-def mnist(folder: Path | None = None, download: bool = True) -> Images:
+def mnist(folder: Path | str | None = None, download: bool = True) -> Images:
     """MNIST, 60,000 + 10,000 handwritten digits of 28 x 28 pixels, uint8.
 
     Args:
@@ -76,7 +76,7 @@ def mnist(folder: Path | None = None, download: bool = True) -> Images:
     return Images(train.data[:, None], train.targets, test.data[:, None], test.targets)
 
 
-def cifar10(folder: Path | None = None, download: bool = True) -> Images:
+def cifar10(folder: Path | str | None = None, download: bool = True) -> Images:
     """CIFAR-10, 50,000 + 10,000 colour photographs of 32 x 32 pixels in 10 classes, uint8.
 
     Args:
@@ -90,7 +90,7 @@ def cifar10(folder: Path | None = None, download: bool = True) -> Images:
     return _cifar("CIFAR10", "cifar-10-batches-py", folder, download)
 
 
-def cifar100(folder: Path | None = None, download: bool = True) -> Images:
+def cifar100(folder: Path | str | None = None, download: bool = True) -> Images:
     """CIFAR-100, 50,000 + 10,000 colour photographs of 32 x 32 pixels in 100 classes, uint8.
 
     Args:
@@ -104,12 +104,12 @@ def cifar100(folder: Path | None = None, download: bool = True) -> Images:
     return _cifar("CIFAR100", "cifar-100-python", folder, download)
 
 
-def data_folder(folder: Path | None = None) -> Path:
+def data_folder(folder: Path | str | None = None) -> Path:
     """Where image sets are: the folder given, else the one that FLORAL_LITE_DATA names, else `data`."""
-    return folder or Path(os.environ.get(DATA_VARIABLE, "data"))
+    return Path(folder or os.environ.get(DATA_VARIABLE, "data"))
 
 
-def _cifar(name: str, subfolder: str, folder: Path | None, download: bool) -> Images:
+def _cifar(name: str, subfolder: str, folder: Path | str | None, download: bool) -> Images:
     """A CIFAR set out of one .npz file, which is made of torchvision's files the first time."""
     folder = data_folder(folder)
     archive = folder / f"{name.lower()}.npz"

@@ -126,7 +126,7 @@ def configuration(cell: Cell) -> dict[str, Any]:
     }
 
 
-def make_runs(cells: Sequence[Cell], data: Path | None = None) -> list[Run]:
+def make_runs(cells: Sequence[Cell], data: Path | str | None = None) -> list[Run]:
     """What trains a row on a task with several seeds.
 
     Args:

@@ -27,7 +27,7 @@ def fill(
     folder: Path | str,
     *,
     device: str = "auto",
-    data: Path | None = None,
+    data: Path | str | None = None,
     command: str = "floral_lite.experiments.fill",
     checkpoint_seconds: float = 60.0,
     poll_seconds: float = 5.0,
@@ -103,7 +103,7 @@ def run_stack(
     folder: Path,
     device: torch.device,
     made: dict[str, object],
-    data: Path | None,
+    data: Path | str | None,
     checkpoint_seconds: float,
     progress: Progress,
 ) -> None:

@@ -48,14 +48,14 @@ def dealt_by_label(num_labels: int) -> Deal:
 
 
 def image_task(
-    source: Callable[[Path | None], Images],
+    source: Callable[[Path | str | None], Images],
     build: Callable[[], nn.Module],
     view: ClusterView | None = None,
     deal: Deal = dealt_evenly,
-) -> Callable[[Path | None], Make]:
+) -> Callable[[Path | str | None], Make]:
     """What prepares an image task: read the images, deal them, let each cluster see them in its own way."""
 
-    def prepare(data: Path | None) -> Make:
+    def prepare(data: Path | str | None) -> Make:
         images = source(data)
 
         def make(clusters: Tensor, num_clusters: int, seed: int) -> tuple[nn.Module, Pool, Pool]:

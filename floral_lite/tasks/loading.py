@@ -16,7 +16,7 @@ def load(
     data_fraction: float = 1.0,
     num_clients: int | None = None,
     num_clusters: int | None = None,
-    data: Path | None = None,
+    data: Path | str | None = None,
 ) -> Task:
     """A task by its name.
 
@@ -59,7 +59,7 @@ def load_seeds(
     data_fraction: float = 1.0,
     num_clients: int | None = None,
     num_clusters: int | None = None,
-    data: Path | None = None,
+    data: Path | str | None = None,
 ) -> list[Task]:
     """The same task for several seeds; image sets are read once, and the tasks share the copy.
 

@@ -39,7 +39,7 @@ class Recipe:
     num_clusters: int
     settings: Settings
     loss: Loss
-    prepare: Callable[[Path | None], Make]
+    prepare: Callable[[Path | str | None], Make]
     augment: Augment | None = None
     data_fraction: float = 1.0
 
@@ -51,7 +51,7 @@ def make_tasks(
     data_fraction: float,
     num_clients: int | None,
     num_clusters: int | None,
-    data: Path | None,
+    data: Path | str | None,
 ) -> list[Task]:
     """A recipe's task for each seed; arguments and errors as in `tasks.load`."""
     num_clients = recipe.num_clients if num_clients is None else num_clients
