@@ -35,6 +35,8 @@ from floral_lite.roles import Roles
 from floral_lite.router import Router, entropy
 from floral_lite.seeds import stream
 
+from .federations import make_task, normal
+
 ROUNDS, SEED = 3, 5
 
 
@@ -654,6 +656,22 @@ def test_the_loss_of_synthetic_linear_falls() -> None:
 def test_a_method_on_another_model_is_refused(ragged_task: Task) -> None:
     with pytest.raises(InputError, match=r"another model than the task's.*methods\.FLoRAL\(task\.model\)"):
         train(ragged_task, methods.FLoRAL(nn.Linear(4, 3).double(), rank=1))
+
+
+@pytest.mark.parametrize("engine", ["fast", "loop"])
+def test_a_last_batch_of_one_sample_is_refused_where_a_batch_norm_needs_two(engine: Engine) -> None:
+    clients: dict[str, Any] = {"sizes": (6, 7), "test_sizes": (2, 2), "clusters": (0, 0)}
+    flat = make_task(lambda: nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)), normal(4), **clients)
+    with pytest.raises(InputError, match=r"batch_size is 3, and client 1 has 7 training samples.*has one"):
+        train(flat, methods.FedAvg(flat.model), engine=engine, rounds=1, batch_size=3)
+    train(flat, methods.FedAvg(flat.model), engine=engine, rounds=1, batch_size=4)
+    # an image alone has many pixels a channel
+    images = make_task(
+        lambda: nn.Sequential(nn.BatchNorm2d(2), nn.Flatten(), nn.Linear(18, 3)),
+        normal(2, 3, 3),
+        **clients,
+    )
+    train(images, methods.FedAvg(images.model), engine=engine, rounds=1, batch_size=3)
 
 
 def test_a_history_and_a_federation_are_shown_in_a_line(ragged_task: Task) -> None:

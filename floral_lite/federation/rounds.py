@@ -270,6 +270,7 @@ def beside(runs: Sequence[Run]) -> list[slice]:
 
 def initial_state(run: Run, settings: Settings, device: torch.device) -> Roles:
     """The federation before its first round: the method's parameters, and the model's running statistics."""
+    run.task.check_batches(settings.batch_size)
     state = run.method.initialise(run.task.clusters, run.seed)
     made = {name: tensor.shape for name, tensor in run.method.personalise(state.of_client(0)).items()}
     wanted = {name: p.shape for name, p in run.task.model.named_parameters() if p.requires_grad}

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
-from ..errors import require
+from ..errors import InputError, require
 from .clients import known, size, to_device
 from .pool import Pool
 from .settings import Settings
@@ -102,6 +102,31 @@ class Task:
                     f"client {client} has targets from {low} to {high}; the model has {num_labels} outputs, "
                     f"so targets must be 0 to {num_labels - 1}",
                 )
+
+    def check_batches(self, batch_size: int) -> None:
+        """Refuse a batch of one sample where a batch norm would take the mean over it.
+
+        Args:
+            batch_size: samples a batch; the last batch of an epoch has what is left.
+
+        Raises:
+            InputError: the model's batch norms cannot normalise the last batch of a client.
+        """
+        model = copy.deepcopy(self.model).eval()
+        norms = [module.train() for module in model.modules() if isinstance(module, _BatchNorm)]
+        for client in known(self.train) if norms else ():
+            num_samples = size(self.train, client)
+            if (num_samples - 1) % batch_size == 0:
+                try:
+                    with torch.no_grad():
+                        model(self.train[client].inputs[:1])
+                except ValueError as error:  # an image has many pixels a channel, and raises nothing
+                    raise InputError(
+                        f"batch_size is {batch_size}, and client {client} has {num_samples} training "
+                        "samples: its last batch has one, over which a batch norm has no variance; choose "
+                        "another batch_size"
+                    ) from error
+                return
 
     @property
     def num_clients(self) -> int:
