@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import ipywidgets
-from IPython.display import HTML
+from IPython.display import HTML, display
 
 from .errors import require
 from .plots import Picture
@@ -53,7 +53,7 @@ def slider(
         options=list(values), value=start, description=label, continuous_update=False
     )
     # interactive calls by name, and draw may name its parameter as it likes
-    return ipywidgets.interactive(lambda value: draw(value), value=stops)
+    return ipywidgets.interactive(lambda value: display(draw(value)), value=stops)  # type: ignore[no-untyped-call]
 
 
 def static_slider(

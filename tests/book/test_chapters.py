@@ -4,6 +4,7 @@ The book's own build runs them too, but there the widgets draw static explorers.
 """
 
 from pathlib import Path
+from typing import Any
 
 import chapters
 import nbformat
@@ -21,6 +22,13 @@ for name, check in [(name, value) for name, value in globals().items() if name.s
 """
 
 
+def below_sliders(notebook: nbformat.NotebookNode) -> list[list[dict[str, Any]]]:
+    """What each live widget shows under its sliders."""
+    widgets = notebook.metadata.get("widgets", {}).get("application/vnd.jupyter.widget-state+json", {})
+    states = widgets.get("state", {}).values()
+    return [widget["state"]["outputs"] for widget in states if widget["model_name"] == "OutputModel"]
+
+
 @pytest.mark.parametrize("path", chapters.notebooks(), ids=lambda path: path.stem)
 def test_chapter(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("FLORAL_LITE_STATIC_PAGE", raising=False)
@@ -30,3 +38,6 @@ def test_chapter(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     outputs = [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
     said = "".join(output.text for output in outputs if output.get("name") == "stderr")
     assert not said, f"a warning in the chapter:\n{said}"
+    for outputs in below_sliders(notebook):
+        kinds = [kind for output in outputs for kind in output.get("data", {output["output_type"]: ""})]
+        assert "image/png" in kinds, f"a slider shows no picture but {kinds}"
