@@ -11,8 +11,9 @@ export OMP_NUM_THREADS := 1
 
 INSTALLED := .venv/.installed
 BUILT := _build/html/.built
+CACHE := _build/.jupyter_cache
 NOTEBOOKS := $(wildcard book/*.ipynb)
-SOURCES := _config.yml $(wildcard book/*.md) $(NOTEBOOKS) $(shell find floral_lite book/_* book/results book/references.bib \
+SOURCES := _config.yml $(wildcard book/*.md) $(NOTEBOOKS) $(shell find floral_lite book/_* book/api book/results book/references.bib \
 	-type f -not -name '*.pyc' -not -path '*/_vendor/*' 2>/dev/null)
 
 # With npm the page carries its own MathJax; without, it loads the same file from a CDN, held to its hash.
@@ -20,7 +21,7 @@ ifneq ($(shell command -v npm),)
 MATHJAX := book/_vendor/tex-svg-full.js
 endif
 
-.PHONY: book test lint serve clean clean-notebooks lock
+.PHONY: book test lint serve coursework clean clean-notebooks lock
 
 book: $(BUILT)
 	@echo "Open $(CURDIR)/_build/html/index.html"
@@ -36,6 +37,11 @@ lint: $(INSTALLED)
 
 serve: $(BUILT)
 	$(BIN)/python -m http.server --bind 127.0.0.1 --directory _build/html $(PORT)
+
+# Assignments for nbgrader, see book/lecturers.md: make coursework FOLDER=../course CHAPTERS="03 07"
+FOLDER := _build/coursework
+coursework: $(INSTALLED)
+	$(BIN)/python book/_ext/coursework.py $(FOLDER) $(CHAPTERS)
 
 clean:
 	rm -rf _build .venv book/node_modules book/_vendor .mypy_cache .pytest_cache .ruff_cache .hypothesis
@@ -67,8 +73,12 @@ $(MATHJAX): book/package.json book/package-lock.json
 	mkdir -p $(@D)
 	cp book/node_modules/mathjax/es5/tex-svg-full.js $@
 
-# From nothing each time: a page that is not read again would not show its warnings again.
+# From nothing each time: a page that is not read again would not show its warnings again, and a cache does not
+# notice that floral_lite has changed. The chapters run first, side by side; the build finds them in the cache.
 $(BUILT): $(SOURCES) $(INSTALLED) $(MATHJAX)
-	rm -rf _build
+	rm -rf _build/html _build/.doctrees _build/jupyter_execute $(CACHE)
+	yes | $(BIN)/jcache notebook --cache-path $(CACHE) add $(NOTEBOOKS) >/dev/null
+	FLORAL_LITE_STATIC_PAGE=1 $(BIN)/jcache project --cache-path $(CACHE) execute \
+		--executor temp-parallel --timeout 600
 	$(BIN)/jupyter-book build book -W --keep-going
 	touch $@

@@ -16,13 +16,16 @@ METADATA = {
     "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
     "language_info": {"name": "python"},
 }
+SOLUTION = re.compile(r"\{solution-(start|end)\}")  # the directives around a solution
+FOLDED = "# @title Solution"  # what Colab shows of a folded cell
 COLAB = re.compile(r"https://colab\.research\.google\.com/github/[^\s)\"]+")
 
 
 def pages() -> list[str]:
     """The table of contents: every page's file name without a suffix, the first page first."""
     toc: dict[str, Any] = yaml.safe_load((BOOK / "_toc.yml").read_text(encoding="utf-8"))
-    return [toc["root"], *(chapter["file"] for chapter in toc["chapters"])]
+    parts = [part for chapter in toc["chapters"] for part in (chapter, *chapter.get("sections", ()))]
+    return [toc["root"], *(part["file"] for part in parts)]
 
 
 def notebooks() -> list[Path]:
@@ -54,8 +57,23 @@ def colab_url(page: str) -> str:
     return f"https://colab.research.google.com/github/{name}/blob/{place['branch']}/{folder}/{page}.ipynb"
 
 
+def solutions(notebook: nbformat.NotebookNode) -> list[nbformat.NotebookNode]:
+    """The code cells between the directives solution-start and solution-end."""
+    inside, found = False, []
+    for cell in notebook.cells:
+        marks = SOLUTION.findall(cell.source) if cell.cell_type == "markdown" else []
+        if marks:  # a cell may end one solution and start another
+            inside = marks[-1] == "start"
+        elif inside and cell.cell_type == "code":
+            found.append(cell)
+    return found
+
+
 def mend(page: str, notebook: nbformat.NotebookNode) -> None:
-    """Put the install cell before the code, the address into links to Colab; any Python kernel will do."""
+    """Put the install cell before the code, the address into links to Colab; any Python kernel will do.
+
+    Solutions are folded on the page. Here they are folded for JupyterLab and for Colab as well.
+    """
     notebook.metadata = nbformat.from_dict(METADATA)
     cells = notebook.cells
     first = next((i for i, cell in enumerate(cells) if cell.cell_type == "code"), len(cells))
@@ -66,6 +84,11 @@ def mend(page: str, notebook: nbformat.NotebookNode) -> None:
     for cell in cells:
         if cell.cell_type == "markdown":
             cell.source = COLAB.sub(colab_url(page), cell.source)
+    for cell in solutions(notebook):
+        cell.metadata.jupyter = {"source_hidden": True}
+        cell.metadata.cellView = "form"
+        if not cell.source.startswith(FOLDED):
+            cell.source = f"{FOLDED}\n{cell.source}"
 
 
 if __name__ == "__main__":

@@ -3,10 +3,12 @@
 import os
 import shutil
 from collections.abc import Iterator
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import pytest
-from playwright.sync_api import BrowserContext, sync_playwright
+
+if TYPE_CHECKING:
+    from playwright.sync_api import BrowserContext
 
 BROWSERS = ["chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome"]
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"]
@@ -21,7 +23,9 @@ def without(what: str) -> NoReturn:
 
 
 @pytest.fixture(scope="session")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrowserContext]:
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator["BrowserContext"]:
+    from playwright.sync_api import sync_playwright  # here: the chapters run without it too, on Colab say
+
     executable = next(filter(None, map(shutil.which, BROWSERS)), None)
     if executable is None:
         without(f"no browser on the PATH: one of {', '.join(BROWSERS)}")
