@@ -31,13 +31,15 @@ def describe(
 
     Returns:
         A table with the columns
-            kind: of the adaptor;
-            shape: of the base's parameter;
-            rank: R, columns of U and V;
-            equivalent_rank: of one L as a matrix (c_out, everything else);
-            base: parameters of the base there;
-            parameters: of the row's adaptors: one a layer, all of them in the totals;
-            share: parameters / base.
+
+        - kind: of the adaptor;
+        - shape: of the base's parameter;
+        - rank: R, columns of U and V;
+        - equivalent_rank: of one L as a matrix (c_out, everything else);
+        - base: parameters of the base there;
+        - parameters: of the row's adaptors: one a layer, all of them in the totals;
+        - share: parameters / base.
+
         The totals: what the base has and no adaptor is on; one adaptor over all layers; all
         C of them; C rho d, what the budget allows; (C - 1) d, what an ensemble of C models
         adds. An adaptor exceeds its budget where even rank 1 does, and by its vectors.

@@ -11,11 +11,13 @@ from torch import Tensor
 class Roles(NamedTuple):
     """Named tensors, sorted by who averages them. Every method is a choice of these three.
 
-    | role      | who averages it                  | weight of client k |
-    |-----------|----------------------------------|--------------------|
-    | shared    | all sampled clients              | N^k                |
-    | clustered | the clients of cluster c, softly | pi_c^k N^k         |
-    | private   | nobody                           | -                  |
+    =========  ================================  ==================
+    role       who averages it                   weight of client k
+    =========  ================================  ==================
+    shared     all sampled clients               N^k
+    clustered  the clients of cluster c, softly  pi_c^k N^k
+    private    nobody                            none
+    =========  ================================  ==================
 
     The same container holds the federation's state, one client's parameters and their gradients.
 

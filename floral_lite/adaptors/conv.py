@@ -36,13 +36,14 @@ def fit_conv(layer: nn.Module, name: str, options: Options) -> LowRankAdaptor:
     """The adaptor of a convolution's kernel, in 1, 2 or 3 dimensions, transposed or not.
 
     `options.convolution` is one of
-        "balanced": each factor gets a part of the kernel's sides, the part with which a rank
-            costs least; in one dimension, where there is one side, the cheaper channel kind.
-        "channel_out", "channel_in": all sides with U, or with V; "channel": the cheaper one.
-        "filter": "balanced" with c_out times the rank, so that every k_1 x k_2 filter can
-            be changed on its own. The printed sum runs over r of these c_out r channels; the
-            shapes and the count, and so the chain of convolutions, have all of them.
-        "reshaped": as "channel", but trained as one matrix: preconditioned like a linear layer.
+
+    - "balanced": each factor gets a part of the kernel's sides, the part with which a rank
+      costs least; in one dimension, where there is one side, the cheaper channel kind.
+    - "channel_out", "channel_in": all sides with U, or with V; "channel": the cheaper one.
+    - "filter": "balanced" with c_out times the rank, so that every k_1 x k_2 filter can
+      be changed on its own. The printed sum runs over r of these c_out r channels; the
+      shapes and the count, and so the chain of convolutions, have all of them.
+    - "reshaped": as "channel", but trained as one matrix: preconditioned like a linear layer.
 
     Raises:
         InputError: "filter" meets a kernel that is not two-dimensional, or is 1 x 1.

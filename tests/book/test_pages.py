@@ -4,8 +4,10 @@ import functools
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from html.parser import HTMLParser
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from urllib.parse import unquote, urldefrag, urlsplit
 
 import chapters
 import pytest
@@ -14,6 +16,29 @@ from playwright.sync_api import BrowserContext, Page, Route
 from .conftest import without
 
 HTML = chapters.ROOT / "_build" / "html"
+AXE = chapters.BOOK / "node_modules" / "axe-core" / "axe.min.js"
+# axe looks long at every element. Words of code in a colour that was seen already, and the strokes of
+# formulas, which it does not read (their MathML it does), only cost time: without them a page has a third.
+# And a colour is judged when it has changed, not on its way.
+FEWER_ELEMENTS = """() => {
+  const still = document.head.appendChild(document.createElement("style"));
+  still.textContent = "* { transition: none !important; }";
+  const seen = new Set();
+  const words = [...document.querySelectorAll(".highlight span, .sig-param span")].filter(word => {
+    const style = getComputedStyle(word);
+    const look = [word.className, style.color, style.backgroundColor].join();
+    return seen.has(look) || !seen.add(look);
+  });
+  words.forEach(word => word.replaceWith(...word.childNodes));
+  document.querySelectorAll("mjx-container > svg").forEach(formula => formula.replaceChildren());
+}"""
+# Faults of impact serious or critical; the second theme has the same elements in other colours.
+FAULTS = """async rules => {
+  const only = rules.length ? {runOnly: rules} : {};
+  const found = await axe.run(document, {resultTypes: ["violations"], ...only});
+  return found.violations.filter(fault => ["serious", "critical"].includes(fault.impact)).flatMap(fault =>
+    fault.nodes.map(node => `${fault.id}: ${node.target} ${node.failureSummary}`));
+}"""
 
 
 class QuietHandler(SimpleHTTPRequestHandler):
@@ -135,3 +160,58 @@ def test_the_book_has_mathematics_pictures_and_sliders(site: str) -> None:
     assert 'class="math notranslate' in html
     assert "<img" in html
     assert 'class="floral-slider"' in html
+
+
+def test_search_finds_preconditioning(site: str, browser: BrowserContext) -> None:
+    page = browser.new_page()
+    page.goto(f"{site}/search.html?q=preconditioning")
+    page.locator("#search-results li a[href^='09-preconditioning.html']").first.wait_for()
+    page.evaluate("localStorage.clear()")  # or pages opened later mark the word
+    page.close()
+
+
+class Anchors(HTMLParser):
+    """What a page can be entered by, and where its links lead."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.names: set[str] = {"", "top"}  # a browser knows these everywhere
+        self.links: set[str] = set()
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        self.names.update(given[key] or "" for key in ("id", "name") if key in given)
+        if tag == "a" and given.get("href"):
+            self.links.add(str(given["href"]))
+
+
+def test_links_inside_the_book_lead_somewhere(site: str) -> None:
+    pages = {path.resolve(): Anchors(path.read_text(encoding="utf-8")) for path in HTML.rglob("*.html")}
+    broken = []
+    for path, page in pages.items():
+        for link in page.links:
+            address, anchor = urldefrag(link)
+            if not urlsplit(address).scheme and not link.startswith("//"):
+                file = unquote(urlsplit(address).path)
+                target = (path.parent / file).resolve() if file else path
+                names = pages[target].names if target in pages else {""}
+                if not target.is_file() or unquote(anchor) not in names:
+                    broken.append(f"{path.name}: {link}")
+    assert not broken
+
+
+# The last one: it takes parts of the page away.
+def test_no_serious_fault_for_who_reads_otherwise(visit: Visit) -> None:
+    """By axe-core: screen readers, keyboards, weak eyes."""
+    if not AXE.exists():
+        without("axe-core is not there: make book, with npm")
+    visit.page.evaluate(FEWER_ELEMENTS)
+    visit.page.evaluate(f"{AXE.read_text(encoding='utf-8')}; 0")
+    faults = {}
+    for theme, rules in (("light", []), ("dark", ["color-contrast", "link-in-text-block"])):
+        visit.page.emulate_media(color_scheme=theme)  # type: ignore[arg-type]
+        visit.page.wait_for_function(f"document.documentElement.dataset.theme === '{theme}'")
+        faults[theme] = visit.page.evaluate(FAULTS, rules)
+    visit.page.emulate_media(color_scheme="light")
+    assert faults == {"light": [], "dark": []}

@@ -1,0 +1,88 @@
+"""The package's docstrings are plain text, as help() shows them; made safe for reST, with links to code."""
+
+import inspect
+import re
+from functools import reduce
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy.typing as npt
+from sphinx.application import Sphinx
+from sphinx.config import Config
+from sphinx.util.typing import stringify_annotation
+
+import chapters
+
+PACKAGE = Path(import_module("floral_lite").__path__[0])
+PLACE = chapters.repository()
+# An asterisk or a bar is one, as in the shape (C, *S) and the norm ||w||; the package has no *emphasis*.
+# And a letter that is all there is, such as "num_clients: K.", begins no list with the items A., B., ...
+MARKUP = re.compile(r"[*|]|(^|(?<=: ))[A-Z](?=\.$)")
+# What signatures call numpy's type of anything that becomes an array: a line for each of its cases.
+ARRAY_LIKE = stringify_annotation(npt.ArrayLike, "smart")
+
+
+def keep_plain(app: Sphinx, what: str, name: str, thing: object, options: object, lines: list[str]) -> None:
+    """Escape what reST would take for markup, but for examples, which are code up to the next empty line."""
+    in_example = False
+    for number, line in enumerate(lines):
+        in_example = bool(line.strip()) and (in_example or line.lstrip().startswith(">>>"))
+        if not in_example:
+            lines[number] = MARKUP.sub(r"\\\g<0>", line)
+
+
+def shorten(
+    app: Sphinx,
+    what: str,
+    name: str,
+    thing: object,
+    options: object,
+    signature: str | None,
+    returns: str | None,
+) -> tuple[str | None, str | None]:
+    """Defaults that are no Python, such as <factory>, would keep Sphinx from reading the signature."""
+    if signature is not None:
+        signature = re.sub(r"<\w+>", "...", signature).replace(ARRAY_LIKE, "~numpy.typing.ArrayLike")
+    return signature, returns
+
+
+def source_url(domain: str, info: dict[str, str]) -> str | None:
+    """Where the repository shows the lines of a class or function; None for what has no lines of its own."""
+    try:
+        thing = reduce(getattr, info["fullname"].split("."), import_module(info["module"]))
+        thing = inspect.unwrap(getattr(thing, "fget", thing))  # type: ignore[arg-type]
+        file = Path(inspect.getfile(thing))
+        lines, first = inspect.getsourcelines(thing)
+    except (AttributeError, TypeError):
+        return None
+    if not file.is_relative_to(PACKAGE):
+        return None
+    path = file.relative_to(PACKAGE.parent).as_posix()
+    return f"{PLACE['url']}/blob/{PLACE['branch']}/{path}#L{first}-L{first + len(lines) - 1}"
+
+
+def lists_of_parameters(
+    app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: object
+) -> None:
+    """Parameters stand below each other in a <dl>, which screen readers take for terms and definitions."""
+
+    def as_spans(signature: re.Match[str]) -> str:
+        names = {"<dl>": '<span class="parameters">', "<dd>": "<span>"}
+        return re.sub("</?d[ld]>", lambda tag: names.get(tag[0], "</span>"), signature[0])
+
+    context["body"] = re.sub('<dt class="sig.*?</dt>', as_spans, context.get("body", ""), flags=re.DOTALL)
+
+
+def name_source(app: Sphinx, config: Config) -> None:
+    """A function cannot stand in _config.yml."""
+    config.linkcode_resolve = source_url
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    """Called by Sphinx."""
+    app.connect("config-inited", name_source)
+    app.connect("html-page-context", lists_of_parameters)
+    app.connect("autodoc-process-signature", shorten)
+    app.connect("autodoc-process-docstring", keep_plain, priority=400)  # before napoleon's
+    return {"parallel_read_safe": True, "parallel_write_safe": True}
