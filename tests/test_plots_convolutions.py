@@ -10,9 +10,11 @@ from floral_lite.plots import convolutions
 
 KERNEL = np.arange(24.0).reshape(2, 3, 2, 2) - 10
 PARTS = convolutions.Parts(np.ones((2, 1, 1, 2)), 3 * np.ones((1, 3, 2, 1)), KERNEL)
+DEALT = {"channel_out": ((0, 2, 3), (1,)), "channel_in": ((0,), (1, 2, 3)), "balanced": ((0, 3), (1, 2))}
 
 FIGURES: dict[str, Callable[[], plots.Picture]] = {
     "kernels": lambda: convolutions.kernels({"one": KERNEL, "two": 2 * KERNEL}),
+    "unfoldings": lambda: convolutions.unfoldings(KERNEL, DEALT),
     "factored_kernels": lambda: convolutions.factored_kernels({"balanced": PARTS}),
     "feature_maps": lambda: convolutions.feature_maps({"a": KERNEL[0], "b": KERNEL[1]}, ["x", "y", "z"]),
 }
@@ -49,6 +51,20 @@ def test_kernels_share_one_scale() -> None:
     assert [one.get_title(), two.get_title()] == ["one", "two"]
     assert (one.get_xlabel(), one.get_ylabel()) == ("input channel", "output channel")
     assert bar.get_ylabel() == "entry"
+
+
+def test_unfoldings_are_matrices_with_a_frame_around_the_first_filter() -> None:
+    axes = FIGURES["unfoldings"]().axes
+    titles = ["channel_out: 8 x 3", "channel_in: 2 x 12", "balanced: 4 x 6"]
+    assert [axis.get_title() for axis in axes] == titles
+    assert (axes[2].get_ylabel(), axes[2].get_xlabel()) == ("$i$, $b$", "$j$, $a$")
+    for axis, (height, width) in zip(axes, [(4, 1), (1, 4), (2, 2)], strict=True):
+        matrix = axis.images[0].get_array()
+        # the frame holds the filter (0, 0), and neither less nor more
+        assert sorted(matrix[:height, :width].ravel()) == sorted(KERNEL[0, 0].ravel())
+        (frame,) = axis.patches
+        assert (*frame.get_xy(), frame.get_width(), frame.get_height()) == (-0.5, -0.5, width, height)
+    assert (axes[2].images[0].get_array()[2:, 4:] == KERNEL[1, 2].T).all()
 
 
 def test_factors_stand_beside_their_product_each_on_its_own_scale() -> None:

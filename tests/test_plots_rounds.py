@@ -1,55 +1,45 @@
-"""The figure of a round draws the moves and averages that it was given."""
+"""The figure of a round draws the weights that it was given."""
 
 import numpy as np
 import pytest
-from matplotlib.collections import PathCollection
+from matplotlib.colors import to_rgba
 
+from floral_lite import plots
 from floral_lite.plots import rounds
 
-BASE = [[3.0, 0.0, 0.0], [0.0, 1.0, 0.0], [3.0, 1.0, 0.0]]
-ADAPTOR = [[0.0, 0.0, 2.0], [0.0, 0.5, 0.0], [0.0, 0.0, -2.0]]
-WEIGHTS = [[0.5, 0.25, 0.25], [1.0, 0.0, 0.0]]
+WEIGHTS = np.array([[0.5, 0.2, 0.3], [0.9, 0.0, 0.1]])
+GROUPS = [0, 1, 0]
 
 
-def test_the_plane_keeps_lengths_and_averages() -> None:
-    seen = rounds.in_plane(BASE)
-    assert seen.shape == (3, 2)
-    assert np.linalg.norm(seen, axis=1) == pytest.approx(np.linalg.norm(BASE, axis=1))
-    # another basis of the same space is seen alike
-    turned = np.array(BASE) @ np.linalg.qr(np.array([[1.0, 2, 0], [0, 1, 3], [1, 0, 1]])).Q
-    assert np.linalg.norm(rounds.in_plane(turned).mean(axis=0)) == pytest.approx(
-        np.linalg.norm(np.mean(BASE, axis=0))
-    )
+def test_areas_are_the_weights_of_the_sorted_clients() -> None:
+    axis = rounds.who_counts(WEIGHTS, GROUPS).axes[0]
+    order = [0, 2, 1]
+    assert [text.get_text() for text in axis.get_xticklabels()] == ["0", "2", "1"]
+    seen = {
+        (round(float(x)), round(float(y))): area
+        for marks in axis.collections
+        for (x, y), area in zip(marks.get_offsets(), marks.get_sizes(), strict=True)
+    }
+    assert len(seen) == WEIGHTS.size
+    whole = sum(area for (_, row), area in seen.items() if row == 0)
+    for (place, row), area in seen.items():
+        assert area / whole == pytest.approx(WEIGHTS[row, order[place]])
 
 
-def test_every_client_and_the_average_are_where_the_numbers_say() -> None:
-    axes = rounds.moves([BASE, ADAPTOR], WEIGHTS, groups=[0, 1, 0]).axes
-    for axis, moved, weights in zip(axes, [BASE, ADAPTOR], np.array(WEIGHTS), strict=True):
-        places = rounds.in_plane(moved)
-        *arrows, star = axis.lines[:4]
-        for arrow, place in zip(arrows, places, strict=True):
-            assert arrow.get_xydata().tolist() == [[0, 0], pytest.approx(place)]
-        assert star.get_xydata()[0] == pytest.approx(weights @ places)
-        marks = [mark for mark in axis.collections if isinstance(mark, PathCollection)][:3]
-        sizes = np.array([mark.get_sizes()[0] for mark in marks])
-        assert sizes - 20 == pytest.approx(500 * weights)
-        assert axis.get_xlim() == axis.get_ylim()
-        assert np.abs(places).max() < axis.get_xlim()[1]
-    assert marks[0].get_facecolor().tolist() == marks[2].get_facecolor().tolist()
-    assert marks[0].get_facecolor().tolist() != marks[1].get_facecolor().tolist()
+def test_a_cluster_has_a_colour_a_shape_a_name_and_a_line_before_it() -> None:
+    axis = rounds.who_counts(WEIGHTS, GROUPS).axes[0]
+    of_group = {0: axis.collections[:2], 1: axis.collections[2:]}
+    for group, marks in of_group.items():
+        for mark in marks:
+            assert mark.get_facecolor()[0].tolist() == pytest.approx(to_rgba(plots.COLOURS[group]))
+    assert of_group[0][0].get_paths()[0] != of_group[1][0].get_paths()[0]
+    assert [(note.get_text(), note.xy[0]) for note in axis.texts] == [("cluster 0", 0.5), ("cluster 1", 2)]
+    assert [line.get_xdata()[0] for line in axis.lines] == [1.5]
 
 
-def test_panels_and_legend_have_names() -> None:
-    made = rounds.moves([BASE, ADAPTOR], WEIGHTS, groups=[0, 1, 0])
-    assert [axis.get_title() for axis in made.axes] == ["base", "adaptor 0"]
-    assert [text.get_text() for text in made.legends[0].get_texts()] == [
-        "client of cluster 0",
-        "client of cluster 1",
-        "the server's average",
-    ]
-
-
-def test_copies_that_did_not_move_are_drawn_at_the_origin() -> None:
-    (axis,) = rounds.moves([np.zeros((2, 3))], [[0.0, 0.0]], groups=[0, 1]).axes
-    assert all(line.get_xydata().tolist()[-1] == [0, 0] for line in axis.lines[:3])
-    assert axis.get_xlim() == (-1, 1)
+def test_the_first_row_is_the_base_and_stands_on_top() -> None:
+    axis = rounds.who_counts(WEIGHTS, GROUPS).axes[0]
+    assert [text.get_text() for text in axis.get_yticklabels()] == ["base", "adaptor 0"]
+    bottom, top = axis.get_ylim()
+    assert top < 0 < 1 < bottom
+    assert axis.get_xlabel() == "client"

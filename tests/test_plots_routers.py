@@ -26,6 +26,9 @@ FIGURES: dict[str, Callable[[], Picture]] = {
     "followed": lambda: routers.followed(RUNS),
     "triangle": lambda: routers.triangle(MODELS, [2.0, 0.0], PATH),
     "orders": lambda: routers.orders(SIZES, {"a": SIZES**2, "b": 3 * SIZES}, "size", "error"),
+    "crowding": lambda: routers.crowding(
+        [2, 4], {0: [0.1, -0.2], 3: [0.1, 0.3]}, {0: [0.6, 0.1], 3: [0.7, 1]}
+    ),
     "matrix": lambda: routers.matrix(LOSSES, "adaptor c", "cluster", "losses", ["one", "two"]),
 }
 
@@ -76,6 +79,20 @@ def test_orders_are_told_in_the_legend() -> None:
     assert [text.get_text() for text in axis.get_legend().get_texts()] == ["a, slope 2.0", "b, slope 1.0"]
     assert (axis.get_xscale(), axis.get_yscale()) == ("log", "log")
     assert axis.lines[1].get_ydata().tolist() == (3 * SIZES).tolist()
+
+
+def test_crowding_has_a_line_for_each_cluster_in_both_panels() -> None:
+    advantage, weight = FIGURES["crowding"]().axes
+    assert [line.get_xydata().tolist() for line in advantage.lines[:2]] == [
+        [[2, 0.1], [4, -0.2]],
+        [[2, 0.1], [4, 0.3]],
+    ]
+    assert [line.get_xydata().tolist() for line in weight.lines] == [[[2, 0.6], [4, 0.1]], [[2, 0.7], [4, 1]]]
+    assert list(advantage.lines[2].get_ydata()) == [0, 0]
+    assert [line.get_label() for line in weight.lines] == ["cluster 0", "cluster 3"]
+    assert weight.lines[0].get_linestyle() != weight.lines[1].get_linestyle()
+    low, high = weight.get_ylim()
+    assert low < 0 < 1 < high
 
 
 def test_a_matrix_shows_its_numbers_and_frames_the_least_of_each_row() -> None:

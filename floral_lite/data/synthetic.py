@@ -19,7 +19,7 @@ class Truth(NamedTuple):
         normalised: each hidden unit is normalised over the client's samples before the ReLU.
 
     Source: sections 'Synthetic Linear' and 'Synthetic MLP', equations (eq:synthetic-linear-model) and
-        (eq:synthetic-mlp-model); 'Normalization Layers', 'Experiment'.
+    (eq:synthetic-mlp-model); 'Normalization Layers', 'Experiment'.
     """
 
     base: Tensor

@@ -42,7 +42,7 @@ class Settings:
         InputError: a value is out of its range.
 
     Source: section 'Algorithm'; stateless clients in section 'Practical Implementation'; server
-        optimizers are those of Reddi et al., 2021.
+    optimizers are those of Reddi et al., 2021.
     """
 
     rounds: int = 50

@@ -25,7 +25,7 @@ class FedBN(PartlyPrivate):
         InputError: the model has no norm with parameters to train, or nothing else.
 
     Source: Li et al., 2021, 'FedBN: Federated Learning on Non-IID Features via Local Batch
-        Normalization'; appendix 'Normalization Layers', which compares Batch-NorA with it.
+    Normalization'; appendix 'Normalization Layers', which compares Batch-NorA with it.
     """
 
     name = "fedbn"

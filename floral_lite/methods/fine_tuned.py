@@ -14,7 +14,7 @@ class FineTuned(FedAvg):
         model: the model that all clients train.
 
     Source: Yu, Bagdasaryan and Shmatikov, 2020, 'Salvaging Federated Learning by Local Adaptation'; of its
-        kinds of adaptation the plain one, of all parameters with the federation's own settings.
+    kinds of adaptation the plain one, of all parameters with the federation's own settings.
     """
 
     name = "fine-tuned"

@@ -27,7 +27,7 @@ class IFCA(Ensemble):
         InputError: an argument is out of range.
 
     Source: Ghosh et al., 2020, 'An Efficient Framework for Clustered Federated Learning'; of its two
-        versions the one that averages models.
+    versions the one that averages models.
     """
 
     name = "ifca"

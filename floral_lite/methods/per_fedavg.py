@@ -23,7 +23,7 @@ class PerFedAvg(FedAvg):
         InputError: the inner learning rate is not positive.
 
     Source: Fallah, Mokhtari and Ozdaglar, 2020, 'Personalized Federated Learning with Theoretical Guarantees:
-        A Model-Agnostic Meta-Learning Approach', 'Per-FedAvg (FO)'.
+    A Model-Agnostic Meta-Learning Approach', 'Per-FedAvg (FO)'.
     """
 
     name = "per-fedavg"

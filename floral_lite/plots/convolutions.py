@@ -1,16 +1,21 @@
 """Figures of convolution kernels and of their factors."""
 
 from collections.abc import Mapping, Sequence
+from math import prod
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.image import AxesImage
+from matplotlib.patches import Rectangle
 
-from .style import GREY, Picture, bare, figure
+from .style import COLOURS, GREY, Picture, bare, figure
 
 Array = npt.NDArray[np.float64]
+
+
+INDICES = ("i", "j", "a", "b")  # output channel, input channel, row and column of the filter
 
 
 class Parts(NamedTuple):
@@ -60,6 +65,34 @@ def kernels(named: Mapping[str, npt.ArrayLike], limit: float | None = None) -> P
     bar.set_label("entry", color=GREY)
     bar.ax.tick_params(colors=GREY)
     bar.outline.set_edgecolor(GREY)
+    return made
+
+
+def unfoldings(kernel: npt.ArrayLike, dealt: Mapping[str, tuple[Sequence[int], Sequence[int]]]) -> Picture:
+    """One kernel read as a matrix in several ways; a frame holds the filter of the first two channels.
+
+    Args:
+        kernel: shape (c_out, c_in, k_1, k_2).
+        dealt: by name, the axes that become rows, the output channels' (0) first, and those that become
+            columns, the input channels' (1) first.
+    """
+    kernel = np.asarray(kernel)
+    limit = float(np.abs(kernel).max())
+    made, axes = figure(1, len(dealt), 2.6 * len(dealt) + 0.6, 3.4)
+    for axis, (name, (rows, columns)) in zip(axes[0], dealt.items(), strict=True):
+        height, width = (prod(kernel.shape[side] for side in part[1:]) for part in (rows, columns))
+        matrix = kernel.transpose(*rows, *columns).reshape(kernel.shape[0] * height, -1)
+        _draw(axis, matrix, limit)
+        for channel in range(1, kernel.shape[0]):
+            axis.axhline(channel * height - 0.5, color=GREY, linewidth=0.6)
+        for channel in range(1, kernel.shape[1]):
+            axis.axvline(channel * width - 0.5, color=GREY, linewidth=0.6)
+        frame = Rectangle((-0.5, -0.5), width, height, fill=False, edgecolor=COLOURS[0], linewidth=2.5)
+        frame.set_clip_on(False)
+        axis.add_patch(frame)
+        axis.set_title(f"{name}: {matrix.shape[0]} x {matrix.shape[1]}", color=GREY, fontsize=9)
+        for label, part in ((axis.set_ylabel, rows), (axis.set_xlabel, columns)):
+            label(", ".join(f"${INDICES[side]}$" for side in part), fontsize=9)
     return made
 
 

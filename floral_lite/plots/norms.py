@@ -62,6 +62,37 @@ def client_statistics(
     return made
 
 
+def fitted_lines(
+    inputs: npt.ArrayLike, wanted: npt.ArrayLike, lines: Mapping[str, Sequence[tuple[float, float]]]
+) -> Picture:
+    """For each rule the lines that it has gone through: the first dashed, the last thick.
+
+    Args:
+        inputs: of the samples, shape (N,).
+        wanted: the outputs that the lines should have there, shape (N,).
+        lines: (scale, shift) of each line from the first to the last, by the rule's name.
+    """
+    inputs, wanted = np.asarray(inputs), np.asarray(wanted)
+    made, axes = figure(1, len(lines), 7.6, 3.2)
+    # from zero, about which a scale turns
+    ends = np.array([min(0.0, inputs.min()), max(0.0, inputs.max()) + 0.3])
+    middle, room = wanted.mean(), np.ptp(wanted)
+    for axis, colour, (rule, pairs) in zip(axes[0], COLOURS, lines.items(), strict=False):
+        axis.plot(inputs, wanted, "o", color=GREY, markersize=4, label="wanted")
+        for scale, shift in pairs[1:-1]:
+            axis.plot(ends, scale * ends + shift, color=colour, linewidth=0.8, alpha=0.5)
+        for (scale, shift), look in ((pairs[0], "--"), (pairs[-1], "-")):
+            axis.plot(ends, scale * ends + shift, look, color=colour, linewidth=2.4 if look == "-" else 1.2)
+        axis.set(
+            xlabel="input x",
+            ylabel="output",
+            xlim=ends,
+            ylim=(middle - 1.6 * room, middle + 1.3 * room),
+        )
+        axis.set_title(rule, color=GREY, fontsize=10)
+    return made
+
+
 def accuracy_bars(runs: Mapping[str, Sequence[float]], groups: Sequence[str]) -> Picture:
     """Accuracy in per cent of several runs, one group of bars a group of clients.
 

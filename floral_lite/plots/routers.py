@@ -107,6 +107,30 @@ def orders(sizes: npt.ArrayLike, errors: Mapping[str, npt.ArrayLike], xlabel: st
     return made
 
 
+def crowding(
+    rounds: Sequence[int], gaps: Mapping[int, Sequence[float]], weights: Mapping[int, Sequence[float]]
+) -> Picture:
+    """How clusters come to one adaptor: how much better it is for each of them, and the weight that it has.
+
+    Args:
+        rounds: where the numbers were taken, shape (n,).
+        gaps: by cluster, the loss with the best other adaptor minus that with the crowded one, shape (n,).
+        weights: by cluster, of the crowded adaptor in its mixtures, 0 to 1, shape (n,).
+    """
+    made, axes = figure(1, 2, 7.6, 3.2)
+    for axis, values in zip(axes[0], (gaps, weights), strict=True):
+        for cluster, series in values.items():
+            look = {"linestyle": DASHES[cluster % 4], "color": COLOURS[cluster % len(COLOURS)]}
+            axis.plot(rounds, series, marker="o", markersize=3, label=f"cluster {cluster}", **look)
+        axis.set_xlabel("communication round")
+    axes[0, 0].axhline(0, color=GREY, linewidth=0.8)
+    axes[0, 0].set_ylabel("advantage in training loss")
+    axes[0, 1].set(ylabel="weight of the crowded adaptor", ylim=(-0.03, 1.03))
+    lines, labels = axes[0, 0].get_legend_handles_labels()
+    made.legend(lines, labels, loc="outside upper center", ncols=4, labelcolor=GREY, frameon=False)
+    return made
+
+
 def matrix(
     values: npt.ArrayLike,
     xlabel: str,
