@@ -41,6 +41,7 @@ serve: $(BUILT)
 # Assignments for nbgrader, see book/lecturers.md: make coursework FOLDER=../course CHAPTERS="03 07"
 FOLDER := _build/coursework
 coursework: $(INSTALLED)
+	$(BIN)/python -m pip install --quiet --requirement book/_ext/coursework.lock
 	$(BIN)/python book/_ext/coursework.py $(FOLDER) $(CHAPTERS)
 
 clean:
@@ -60,6 +61,10 @@ lock: $(INSTALLED)
 	  echo "# The nvidia, cuda and triton packages are left out: pip adds them where torch's own build needs them."; \
 	  grep -Ev '^(#|nvidia-|cuda-|triton)' requirements.lock; } > requirements.lock.new
 	mv requirements.lock.new requirements.lock
+	{ echo "# What nbgrader adds to requirements.lock, made by 'make lock'."; \
+	  $(BIN)/uv pip compile --quiet --universal --python-version 3.10 --extra coursework \
+		--constraint requirements.lock --no-header --no-annotate pyproject.toml \
+	  | grep -vxFf requirements.lock | grep -Ev '^(nvidia-|cuda-|triton)'; } > book/_ext/coursework.lock
 
 $(INSTALLED): requirements.lock pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "Python 3.10 or newer, please: make book PYTHON=python3.12")'

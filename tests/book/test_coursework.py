@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import chapters
@@ -126,6 +127,7 @@ def run(folder: Path, *arguments: str) -> None:
     subprocess.run(command, cwd=folder, env={**os.environ, "PATH": path, "PYTHONPATH": place}, check=True)
 
 
+@pytest.mark.skipif(find_spec("nbgrader") is None, reason="`make coursework` installs nbgrader")
 def test_right_answers_get_all_points_and_wrong_ones_none(tmp_path: Path) -> None:
     edited = coursework.convert(chapter())
     in_exercises(edited, "check")[0].source += "\n\n# a lecturer was here"
