@@ -12,6 +12,7 @@ export OMP_NUM_THREADS := 1
 INSTALLED := .venv/.installed
 BUILT := _build/html/.built
 CACHE := _build/.jupyter_cache
+EXECUTED := $(CACHE)/.executed
 NOTEBOOKS := $(wildcard book/*.ipynb)
 SOURCES := _config.yml $(wildcard book/*.md) $(NOTEBOOKS) $(shell find floral_lite book/_* book/api book/results book/references.bib \
 	-type f -not -name '*.pyc' -not -path '*/_vendor/*' 2>/dev/null)
@@ -21,10 +22,12 @@ ifneq ($(shell command -v npm),)
 MATHJAX := book/_vendor/tex-svg-full.js
 endif
 
-.PHONY: book test lint serve coursework clean clean-notebooks lock
+.PHONY: book chapters test lint serve coursework clean clean-notebooks lock
 
 book: $(BUILT)
 	@echo "Open $(CURDIR)/_build/html/index.html"
+
+chapters: $(EXECUTED)
 
 # On all cores; one that has nothing left takes over tests of another.
 test: $(BUILT)
@@ -80,10 +83,14 @@ $(MATHJAX): book/package.json book/package-lock.json
 
 # From nothing each time: a page that is not read again would not show its warnings again, and a cache does not
 # notice that floral_lite has changed. The chapters run first, side by side; the build finds them in the cache.
-$(BUILT): $(SOURCES) $(INSTALLED) $(MATHJAX)
-	rm -rf _build/html _build/.doctrees _build/jupyter_execute $(CACHE)
+$(EXECUTED): $(SOURCES) $(INSTALLED)
+	rm -rf $(CACHE)
 	yes | $(BIN)/jcache notebook --cache-path $(CACHE) add $(NOTEBOOKS) >/dev/null
 	FLORAL_LITE_STATIC_PAGE=1 $(BIN)/jcache project --cache-path $(CACHE) execute \
 		--executor temp-parallel --timeout 600
+	touch $@
+
+$(BUILT): $(EXECUTED) $(MATHJAX)
+	rm -rf _build/html _build/.doctrees _build/jupyter_execute
 	$(BIN)/jupyter-book build book -W --keep-going
 	touch $@
