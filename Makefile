@@ -9,6 +9,10 @@ BIN := .venv/bin
 # One thread: the matrices here are small, and the numbers then do not depend on how many cores there are.
 export OMP_NUM_THREADS := 1
 
+# Four times as fast as pip. It does not read the variables by which pip finds more places.
+INSTALL := VIRTUAL_ENV=.venv UV_FIND_LINKS="$(PIP_FIND_LINKS)" UV_INDEX="$(PIP_EXTRA_INDEX_URL)" \
+	UV_INDEX_STRATEGY=unsafe-best-match $(BIN)/uv pip install --quiet
+
 INSTALLED := .venv/.installed
 BUILT := _build/html/.built
 CACHE := _build/.jupyter_cache
@@ -44,7 +48,7 @@ serve: $(BUILT)
 # Assignments for nbgrader, see book/lecturers.md: make coursework FOLDER=../course CHAPTERS="03 07"
 FOLDER := _build/coursework
 coursework: $(INSTALLED)
-	$(BIN)/python -m pip install --quiet --requirement book/_ext/coursework.lock
+	$(INSTALL) --requirement book/_ext/coursework.lock
 	$(BIN)/python book/_ext/coursework.py $(FOLDER) $(CHAPTERS)
 
 clean:
@@ -72,8 +76,9 @@ lock: $(INSTALLED)
 $(INSTALLED): requirements.lock pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "Python 3.10 or newer, please: make book PYTHON=python3.12")'
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --requirement requirements.lock
-	$(BIN)/python -m pip install --quiet --no-deps --editable .
+	$(BIN)/python -m pip install --quiet $(shell grep '^uv==' requirements.lock)
+	$(INSTALL) --requirement requirements.lock
+	$(INSTALL) --no-deps --editable .
 	touch $@
 
 $(MATHJAX): book/package.json book/package-lock.json
@@ -85,9 +90,7 @@ $(MATHJAX): book/package.json book/package-lock.json
 # notice that floral_lite has changed. The chapters run first, side by side; the build finds them in the cache.
 $(EXECUTED): $(SOURCES) $(INSTALLED)
 	rm -rf $(CACHE)
-	yes | $(BIN)/jcache notebook --cache-path $(CACHE) add $(NOTEBOOKS) >/dev/null
-	FLORAL_LITE_STATIC_PAGE=1 $(BIN)/jcache project --cache-path $(CACHE) execute \
-		--executor temp-parallel --timeout 600
+	FLORAL_LITE_STATIC_PAGE=1 $(BIN)/python book/_ext/execute.py --cache $(CACHE)
 	touch $@
 
 $(BUILT): $(EXECUTED) $(MATHJAX)

@@ -4,10 +4,11 @@ import base64
 import html
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TypeVar
 
 import ipywidgets
-from IPython.display import HTML, display
+from IPython.display import display
 
 from .errors import require
 from .plots import Picture
@@ -15,6 +16,20 @@ from .plots import Picture
 Value = TypeVar("Value", int, float)
 
 STATIC_VARIABLE = "FLORAL_LITE_STATIC_PAGE"
+WIDGET = "application/vnd.jupyter.widget-view+json"
+
+
+@dataclass(frozen=True)
+class OnPage:
+    """A widget that works where a kernel runs, and the HTML that a rendered page shows in its place."""
+
+    widget: ipywidgets.Widget
+    page: str
+    words: str
+
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, object]:
+        view = {"version_major": 2, "version_minor": 0, "model_id": self.widget.model_id}
+        return {"text/plain": self.words, "text/html": self.page, WIDGET: view}
 
 
 def slider(
@@ -25,7 +40,7 @@ def slider(
     start: Value,
     alt: str,
     static: bool | None = None,
-) -> ipywidgets.Widget | HTML:
+) -> ipywidgets.Widget | OnPage:
     """A figure, and a slider that draws it anew.
 
     In a notebook the figure is computed when the slider moves. A rendered page has no
@@ -37,23 +52,24 @@ def slider(
         label: what the slider sets, such as "adaptors C".
         start: the value shown first, one of `values`.
         alt: describes the figure to a reader who does not see it.
-        static: make the page's version; if None, where FLORAL_LITE_STATIC_PAGE is set.
+        static: add the page's version; if None, where FLORAL_LITE_STATIC_PAGE is set.
 
     Raises:
         InputError: `start` is not one of the values.
     """
     require(start in values, f"start is {start}; it must be one of the values {list(values)}")
-    if static is None:
-        static = bool(os.environ.get(STATIC_VARIABLE))
-    if static:
-        return HTML(  # type: ignore[no-untyped-call]
-            static_slider([draw(value) for value in values], values, label, start, alt)
-        )
     stops = ipywidgets.SelectionSlider(
         options=list(values), value=start, description=label, continuous_update=False
     )
-    # interactive calls by name, and draw may name its parameter as it likes
-    return ipywidgets.interactive(lambda value: display(draw(value)), value=stops)  # type: ignore[no-untyped-call]
+    # by name, and draw may name its parameter as it likes
+    drawn = ipywidgets.interactive_output(lambda value: display(draw(value)), {"value": stops})  # type: ignore[no-untyped-call]
+    widget = ipywidgets.VBox([stops, drawn])
+    if static is None:
+        static = bool(os.environ.get(STATIC_VARIABLE))
+    if not static:
+        return widget
+    page = static_slider([draw(value) for value in values], values, label, start, alt)
+    return OnPage(widget, page, f"{alt} (a slider: {label})")
 
 
 def static_slider(

@@ -14,13 +14,12 @@ from IPython.display import display
 from matplotlib.ticker import MaxNLocator
 
 from ..plots import COLOURS, GREY, Picture, figure
-from ..widgets import STATIC_VARIABLE
+from ..widgets import STATIC_VARIABLE, OnPage
 from . import page
 from .checks import check
 from .values import Value, are_whole, is_scale, numbers, text, values
 
 MARKERS_UP_TO = 20  # with more points than that a line has no markers
-WIDGET = "application/vnd.jupyter.widget-view+json"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -143,12 +142,11 @@ class Explorer:
         Path(path).write_text(page.document(self), encoding="utf-8")
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, object]:
-        """The widget for a notebook, HTML for what shows it later; on a page of the book HTML only."""
+        """The widget for a notebook, and HTML for what shows it later."""
         words = f"{self.title} (an explorer: it shows itself in a notebook)"
-        if os.environ.get(STATIC_VARIABLE):  # the page has the script already, and no kernel
-            return {"text/plain": words, "text/html": page.fragment(self)}
-        view = {"version_major": 2, "version_minor": 0, "model_id": self.widget().model_id}
-        return {"text/plain": words, "text/html": page.with_script(self), WIDGET: view}
+        # a page of the book has the script already
+        html = page.fragment(self) if os.environ.get(STATIC_VARIABLE) else page.with_script(self)
+        return OnPage(self.widget(), html, words)._repr_mimebundle_()
 
 
 explore = Explorer  # as a verb it reads well: explore(frame, x="round", ...)

@@ -1,0 +1,64 @@
+"""What the chapters' run refuses. The chapters themselves run before the tests: the pages are made of it."""
+
+from pathlib import Path
+
+import execute
+import nbformat
+import pytest
+from nbclient.exceptions import CellExecutionError
+from nbformat.v4 import new_code_cell, new_notebook
+
+WIDGETS = """
+import pandas as pd
+from floral_lite import explore, plots, widgets
+
+frame = pd.DataFrame({"rank": [1, 1, 2, 2], "x": [0, 1, 0, 1], "y": [0, 1, 1, 2]})
+draw = lambda count: plots.image_grid([[[[0.0] * 2] * 2] * count], ["row"])
+"""
+EXPLORE = 'explore(frame, x="x", y="y", sliders=["rank"], title="Lines", about="by hand")'
+SLIDER = 'widgets.slider(draw, [1, 2], label="squares", start=2, alt="some squares")'
+
+
+def notebook(folder: Path, *cells: str) -> Path:
+    path = folder / "small.ipynb"
+    nbformat.write(new_notebook(cells=[new_code_cell(cell) for cell in cells]), path)
+    return path
+
+
+def test_widgets_are_live_and_have_a_form_for_the_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLORAL_LITE_STATIC_PAGE", "1")
+    ran, seconds = execute.execute(notebook(tmp_path, WIDGETS, EXPLORE, SLIDER))
+    assert seconds > 0
+    assert len(ran.cells) == 3
+    for cell in ran.cells[1:]:
+        (output,) = cell.outputs
+        assert {"text/html", "application/vnd.jupyter.widget-view+json"} <= set(output.data)
+    assert "widgets" not in ran.metadata
+
+
+def test_a_reader_gets_the_live_widget_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("FLORAL_LITE_STATIC_PAGE", raising=False)
+    ran, _ = execute.execute(notebook(tmp_path, WIDGETS, SLIDER))
+    (output,) = ran.cells[1].outputs
+    assert "application/vnd.jupyter.widget-view+json" in output.data
+    assert "text/html" not in output.data
+
+
+@pytest.mark.parametrize(
+    ("cells", "error", "words"),
+    [
+        ([WIDGETS, SLIDER.replace("(draw,", "(lambda count: count,")], RuntimeError, "no picture"),
+        (["import warnings", "warnings.warn('odd')"], RuntimeError, "small warns"),
+        (["1 / 0"], CellExecutionError, "ZeroDivisionError"),
+        (["def check_all(answer):\n    answer(1)"], CellExecutionError, "check_all accepts nonsense"),
+    ],
+    ids=["a slider without a picture", "a warning", "an error", "a check of nothing"],
+)
+def test_a_chapter_is_refused(
+    tmp_path: Path, cells: list[str], error: type[Exception], words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("FLORAL_LITE_STATIC_PAGE", raising=False)
+    with pytest.raises(error, match=words):
+        execute.execute(notebook(tmp_path, *cells))
