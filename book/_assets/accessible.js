@@ -15,3 +15,10 @@ for (const toggle of document.querySelectorAll("summary:has(.toctree-toggle)")) 
   const part = toggle.closest("li").querySelector("a").textContent.trim();
   toggle.setAttribute("aria-label", `Pages of "${part}"`);
 }
+
+// What is too wide for a telephone scrolls by the keyboard too.
+for (const output of document.querySelectorAll("div.cell_output")) {
+  if (getComputedStyle(output).overflowX === "auto") {
+    output.tabIndex = 0;
+  }
+}
