@@ -4,8 +4,11 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+import torch
+from torch.nn import functional
 
 from floral_lite import plots
+from floral_lite.adaptors import LowRankAdaptor
 from floral_lite.plots import convolutions
 
 KERNEL = np.arange(24.0).reshape(2, 3, 2, 2) - 10
@@ -29,6 +32,19 @@ def test_text_is_grey_the_background_transparent_and_it_can_be_shown(name: str) 
         for text in [axis.title, axis.xaxis.label, axis.yaxis.label]:
             if text.get_text():
                 assert text.get_color() == plots.GREY, text.get_text()
+
+
+def test_the_parts_of_an_adaptor_are_two_kernels_whose_chain_is_the_third() -> None:
+    adaptor = LowRankAdaptor("balanced", (4, 3, 2, 5), rows=(0, 3), columns=(1, 2), rank=2)
+    generator = torch.Generator().manual_seed(0)
+    factors = {
+        name: torch.randn(1, *shape, generator=generator, dtype=torch.float64)
+        for name, shape in adaptor.shapes.items()
+    }
+    u, v, product = (torch.as_tensor(part) for part in convolutions.parts(adaptor, factors))
+    assert (u.shape, v.shape) == ((4, 2, 1, 5), (2, 3, 2, 1))
+    x = torch.randn(1, 3, 6, 7, generator=generator, dtype=torch.float64)
+    torch.testing.assert_close(functional.conv2d(functional.conv2d(x, v), u), functional.conv2d(x, product))
 
 
 def test_a_mosaic_has_a_filter_for_each_pair_of_channels() -> None:

@@ -6,10 +6,13 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from matplotlib.axes import Axes
 from matplotlib.image import AxesImage
 from matplotlib.patches import Rectangle
+from torch import Tensor
 
+from ..adaptors import LowRankAdaptor
 from .style import COLOURS, GREY, Picture, bare, figure
 
 Array = npt.NDArray[np.float64]
@@ -24,6 +27,26 @@ class Parts(NamedTuple):
     u: npt.ArrayLike
     v: npt.ArrayLike
     product: npt.ArrayLike
+
+
+def parts(adaptor: LowRankAdaptor, factors: Mapping[str, Tensor]) -> Parts:
+    """One adaptor of a convolution as three kernels; a factor has size 1 along the sides it lacks.
+
+    Args:
+        adaptor: of a kernel in two dimensions.
+        factors: of a single adaptor, U (1, *rows, R) and V (1, *columns, R).
+    """
+    u = factors["U"][0].movedim(-1, 1)  # (i, r, sides of U)
+    v = factors["V"][0].movedim(-1, 0)  # (r, j, sides of V)
+    sides_of_u, sides_of_v = (
+        [adaptor.shape[side] if side in axes else 1 for side in (2, 3)]
+        for axes in (adaptor.rows, adaptor.columns)
+    )
+    return Parts(
+        u.reshape(*u.shape[:2], *sides_of_u),
+        v.reshape(*v.shape[:2], *sides_of_v),
+        adaptor.delta(factors, torch.ones(1)),
+    )
 
 
 def mosaic(kernel: npt.ArrayLike) -> Array:
