@@ -19,7 +19,7 @@ CACHE := _build/.jupyter_cache
 EXECUTED := $(CACHE)/.executed
 NOTEBOOKS := $(wildcard book/*.ipynb)
 SOURCES := _config.yml $(wildcard book/*.md) $(NOTEBOOKS) $(shell find floral_lite book/_* book/api book/results book/references.bib \
-	-type f -not -name '*.pyc' -not -path '*/_vendor/*' 2>/dev/null)
+	-type f -not -name '*.pyc' -not -path '*/_vendor/*' -not -path '*/.*' 2>/dev/null)
 
 # With npm the page carries its own MathJax; without, it loads the same file from a CDN, held to its hash.
 ifneq ($(shell command -v npm),)

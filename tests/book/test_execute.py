@@ -5,6 +5,7 @@ from pathlib import Path
 import execute
 import nbformat
 import pytest
+from jupyter_cache import get_cache
 from nbclient.exceptions import CellExecutionError
 from nbformat.v4 import new_code_cell, new_notebook
 
@@ -62,3 +63,10 @@ def test_a_chapter_is_refused(
     monkeypatch.delenv("FLORAL_LITE_STATIC_PAGE", raising=False)
     with pytest.raises(error, match=words):
         execute.execute(notebook(tmp_path, *cells))
+
+
+def test_the_build_finds_what_was_run_in_the_cache(tmp_path: Path) -> None:
+    path = notebook(tmp_path, "1 + 1")
+    execute.execute_all([path], tmp_path / "cache")
+    record = get_cache(tmp_path / "cache").match_cache_notebook(nbformat.read(path, as_version=4))
+    assert record.data["execution_seconds"] > 0
