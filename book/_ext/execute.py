@@ -97,4 +97,7 @@ if __name__ == "__main__":
     parser.add_argument("--cache", type=Path, help="a folder of jupyter-cache")
     asked = parser.parse_args()
     beginnings = tuple(asked.chapters) or ("",)
-    execute_all([path for path in chapters.notebooks() if path.stem.startswith(beginnings)], asked.cache)
+    chosen = [path for path in chapters.notebooks() if path.stem.startswith(beginnings)]
+    if not chosen:
+        parser.error(f"no chapter begins with {' or '.join(beginnings)}")
+    execute_all(chosen, asked.cache)
