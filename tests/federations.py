@@ -13,7 +13,7 @@ from torch.nn import functional
 from floral_lite import Federation, Settings, Shard, Task
 from floral_lite.federation.batch import Batch
 from floral_lite.federation.recording import Recorded, Step
-from floral_lite.federation.rounds import Run, initial_state
+from floral_lite.federation.runs import Run, initial_state
 from floral_lite.federation.shards import Augment
 from floral_lite.federation.task import Loss
 from floral_lite.methods import Method

@@ -11,7 +11,8 @@ from torch import Tensor
 from ..errors import require
 from ..roles import Roles
 from .history import History
-from .rounds import Engine, Federation, Run, stacked_rounds
+from .rounds import Engine, Federation, stacked_rounds
+from .runs import Run
 from .settings import Settings
 
 # While it is being written a checkpoint has this name; only a whole one gets the name of its round.

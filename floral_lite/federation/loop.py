@@ -14,10 +14,16 @@ from .settings import Settings
 from .task import Task
 
 
+def num_sampled(num_clients: int, participation: float) -> int:
+    """How many clients take part in a round: a share of all, at least one."""
+    return max(1, round(participation * num_clients))
+
+
 def sample_clients(num_clients: int, participation: float, generator: torch.Generator) -> list[int]:
-    """The clients S of a round, drawn without replacement: a share of all, at least one."""
-    count = max(1, round(participation * num_clients))
-    return sorted(torch.randperm(num_clients, generator=generator)[:count].tolist())
+    """The clients S of a round, drawn without replacement."""
+    return sorted(
+        torch.randperm(num_clients, generator=generator)[: num_sampled(num_clients, participation)].tolist()
+    )
 
 
 def federated_round(

@@ -6,16 +6,15 @@ from contextlib import contextmanager, nullcontext
 from typing import Literal, NamedTuple, get_args
 
 import torch
-from torch import nn
 
 from ..devices import find_device
 from ..errors import require
 from ..methods import Method
-from ..roles import Roles, is_statistic
+from ..roles import Roles
 from ..seeds import stream
 from . import engine as fast
 from . import loop
-from .forward import running_statistics
+from .asking import ask, asked_rounds
 from .history import History, Round
 from .memory import Memory
 from .plan import Member
@@ -29,6 +28,7 @@ from .record import (
     train_loss,
 )
 from .recording import Steps, record_on_cuda
+from .runs import Run, beside, initial_state
 from .server import Moments, first_moments, server_step
 from .settings import Settings
 from .task import Task
@@ -52,20 +52,6 @@ class Federation(NamedTuple):
     def __repr__(self) -> str:
         """In a line: its tensors would fill pages."""
         return f"Federation({self.history!r}, {len(self.state.tensors())} named tensors)"
-
-
-class Run(NamedTuple):
-    """What one seed of a configuration trains.
-
-    Attributes:
-        task: the clients' data, the model and the loss.
-        method: who shares what, made on the task's model.
-        seed: of the adaptors, the sampled clients and the batches.
-    """
-
-    task: Task
-    method: Method
-    seed: int = 0
 
 
 def federated_rounds(
@@ -148,6 +134,11 @@ def stacked_rounds(
     moved: dict[torch.Tensor, torch.Tensor] = {}
     runs = [run._replace(task=run.task.to(place, moved)) for run in runs]
     firsts = [initial_state(run, settings, place) for run in runs]
+    asked = asked_rounds(runs[0].task, runs[0].method, settings)
+    first_losses = []
+    for index, run in enumerate(runs if asked else ()):
+        firsts[index], answers = ask(run.task, firsts[index], run.seed)
+        first_losses.append(answers.tolist())
     federations = [
         Federation(
             new_history(run.task, run.method, first, settings, run.seed, place, engine),
@@ -197,7 +188,12 @@ def stacked_rounds(
             for run, federation, first in zip(runs, federations, firsts, strict=True)
         ]
         with own_generators(runs[0].seed, number, place), tf32(settings.precision):
-            if engine == "fast":
+            if number <= asked:  # some clients have sent a gradient, and nothing has been trained
+                results = [
+                    (member.state, dict(list(enumerate(answers))[number - 1 :: asked]))
+                    for member, answers in zip(members, first_losses, strict=True)
+                ]
+            elif engine == "fast":
                 results = [
                     result
                     for some, steps, _ in stacks
@@ -212,7 +208,9 @@ def stacked_rounds(
         after, entries = [], []
         for member, federation, (average, losses) in zip(members, federations, results, strict=True):
             entries.append(Round(number, train_loss(member.task, losses, settings, number), seconds))
-            state, moments = server_step(member.state, average, federation.moments, settings, number)
+            state, moments = average, federation.moments
+            if number > asked:
+                state, moments = server_step(member.state, average, moments, settings, number - asked)
             after.append(Federation(federation.history, state, moments))
         federations = after
         if settings.evaluate_every and (number % settings.evaluate_every == 0 or number == settings.rounds):
@@ -253,45 +251,3 @@ def own_generators(seed: int, number: int, place: torch.device) -> Iterator[None
         if on_cuda:
             torch.cuda.manual_seed(begin)
         yield
-
-
-def beside(runs: Sequence[Run]) -> list[slice]:
-    """Which runs may share a stack: all, or each alone where what is not trained in their models differs."""
-
-    def fixed(model: nn.Module) -> list[torch.Tensor]:
-        frozen = [parameter for parameter in model.parameters() if not parameter.requires_grad]
-        return frozen + [buffer for name, buffer in model.named_buffers() if not is_statistic(name)]
-
-    first = fixed(runs[0].task.model)
-    others = [fixed(run.task.model) for run in runs[1:]]
-    alike = all(torch.equal(*pair) for other in others for pair in zip(first, other, strict=True))
-    return [slice(None)] if alike else [slice(index, index + 1) for index in range(len(runs))]
-
-
-def initial_state(run: Run, settings: Settings, device: torch.device) -> Roles:
-    """The federation before its first round: the method's parameters, and the model's running statistics."""
-    run.task.check_batches(settings.batch_size)
-    state = run.method.initialise(run.task.clusters, run.seed)
-    made = {name: tensor.shape for name, tensor in run.method.personalise(state.of_client(0)).items()}
-    wanted = {name: p.shape for name, p in run.task.model.named_parameters() if p.requires_grad}
-    require(
-        made == wanted,
-        "the method was made on another model than the task's: make it on the task's own, "
-        f"such as methods.{type(run.method).__name__}(task.model)",
-    )
-    statistics = running_statistics(run.task.model)
-    num_networks = len(run.method.networks(state.of_client(0)))
-    if num_networks > 1:  # each has its own
-        statistics = {name: tensor.expand(num_networks, -1) for name, tensor in statistics.items()}
-    require(
-        settings.precision != "bfloat16" or not statistics,
-        "precision is 'bfloat16', but the model has batch norms, which torch does not compute in it for many "
-        "clients at once: use 'tf32' or 'float32'",
-    )
-    if settings.statistics == "averaged":
-        state = state._replace(shared=state.shared | statistics)
-    else:
-        num_clients = run.task.num_clients
-        own = {name: tensor.expand(num_clients, *tensor.shape) for name, tensor in statistics.items()}
-        state = state._replace(private=state.private | own)
-    return state.map(lambda tensor: tensor.detach().to(device).clone())

@@ -6,7 +6,8 @@ from typing import Any
 
 from ..methods import Method
 from .checkpoint import checkpointed_rounds
-from .rounds import Engine, Federation, Run, stacked_rounds
+from .rounds import Engine, Federation, stacked_rounds
+from .runs import Run
 from .settings import Settings
 from .task import Task
 

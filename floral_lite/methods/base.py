@@ -62,6 +62,9 @@ class Method(ABC):
     # Whether an own `precondition` changes the gradients of shared parameters. Where it does not, the fast
     # engine may take their steps while it computes the gradients.
     preconditions_shared: ClassVar[bool] = True
+    # Whether the server asks every client for one gradient before it trains, and starts the routers at the
+    # clusters that it finds in them; see `federation/asking.py`.
+    asks_first: bool = False
     # Whether `penalty` or `finish` look at what the client started the round from.
     remembers_start: ClassVar[bool] = False
     # alpha: if positive, a local step takes its gradient g not at w but at w - alpha g(w), on the same batch.

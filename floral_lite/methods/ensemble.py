@@ -7,19 +7,18 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from ..adaptors import check_num_clusters
 from ..errors import require
 from ..factored import Blend
 from ..models import reinitialised
 from ..roles import Roles
-from ..router import Router, one_hot_logits, uniform_logits
-from .base import ROUTER, Method, Part, trainable
+from ..router import Router
+from .base import ROUTER, Part, trainable
+from .routed import Routed, Routing
 
-Routing = Literal["learned", "optimal"]
 Mix = Literal["weights", "outputs"]
 
 
-class Ensemble(Method):
+class Ensemble(Routed):
     """The whole model is clustered, the router is private; nothing is shared.
 
     The paper's (FML) mixes the models' weights: one network, f^k(sum_c pi_c w_c). The authors' code mixes
@@ -29,7 +28,7 @@ class Ensemble(Method):
         model: the first of the C models; the others have the same layers and first parameters of
             their own, since models that start alike stay alike.
         num_clusters: C >= 1.
-        routing: "learned" or "optimal", as for FLoRAL.
+        routing: "learned", "closed-form", "clustered" or "optimal", see Routed.
         router: temperature, floor, noise and entropy of the routers, as a Router or by name; the
             paper's if None.
         mix: "weights" or "outputs".
@@ -52,13 +51,8 @@ class Ensemble(Method):
     ) -> None:
         """Keep the choices."""
         require(mix in get_args(Mix), f"mix is {mix!r}; it is 'weights' or 'outputs'")
-        require(routing in get_args(Routing), f"routing is {routing!r}; it is 'learned' or 'optimal'")
-        check_num_clusters(num_clusters)
-        self.model = model
-        self.num_clusters = num_clusters
-        self.routing = routing
+        super().__init__(model, num_clusters, routing, router)
         self.mix = mix
-        self.router = Router(**router) if isinstance(router, Mapping) else router or Router()
 
     def initialise(self, clusters: Tensor, seed: int) -> Roles:
         """C models, and routers uniform or one-hot."""
@@ -71,10 +65,7 @@ class Ensemble(Method):
                 "a method reset_parameters(), which draws it anew",
             )
         clustered = {name: torch.stack([copy[name].detach() for copy in copies]) for name in copies[0]}
-        if self.routing == "optimal":
-            logits = one_hot_logits(clusters, self.num_clusters)
-        else:
-            logits = uniform_logits(len(clusters), self.num_clusters)
+        logits = self.first_routers(clusters)
         return Roles({}, clustered, {ROUTER: logits.to(next(iter(clustered.values())))})
 
     def parts(self, client: Roles, draws: Tensor | None = None) -> dict[str, Part]:
@@ -111,22 +102,6 @@ class Ensemble(Method):
             return outputs[0]
         mixture = self.mixture(client.private)
         return mixed(mixture, side_by_side(mixture, outputs))
-
-    def draw(self, num_steps: int, generator: torch.Generator) -> Tensor | None:
-        """The router's noise."""
-        return torch.rand(num_steps, self.num_clusters, generator=generator) if self.router.noise else None
-
-    def penalty(self, client: Roles, start: Roles) -> Tensor:
-        """-lambda H(pi^k)."""
-        return self.router.penalty(client.private[ROUTER])
-
-    def only_cluster(self, private: dict[str, Tensor]) -> Tensor | None:
-        """The true cluster with optimal routing."""
-        return self.router.only_cluster(private[ROUTER]) if self.routing == "optimal" else None
-
-    def mixture(self, private: dict[str, Tensor]) -> Tensor:
-        """pi^k = softmax(theta^k)."""
-        return self.router.mixture(private[ROUTER])
 
     def options(self) -> dict[str, object]:
         """C, routing, the router's own choices, and what is mixed."""

@@ -25,7 +25,7 @@ class FedEM(MFL):
     Args:
         model: the first of the C models; the others have first parameters of their own.
         num_clusters: C >= 1.
-        routing: "learned" or "optimal", as for FLoRAL.
+        routing: "learned", "closed-form", "clustered" or "optimal", see Routed.
         router: temperature, floor, noise and entropy of the routers, as a Router or by name; the
             paper's if None.
 

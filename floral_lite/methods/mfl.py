@@ -5,15 +5,14 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor, nn
 
-from .. import adaptors
 from ..adaptors import Convolution, Initialisation, Norms
 from ..errors import require
-from ..factored import Mixture
 from ..roles import Roles
 from ..router import Router
 from .base import ROUTER, Part
-from .ensemble import Ensemble, Routing, mixed, side_by_side
+from .ensemble import Ensemble, mixed, side_by_side
 from .floral import FLoRAL
+from .routed import Routing
 
 
 def mixed_predictions(mixture: Tensor, outputs: list[Tensor], classifies: bool) -> Tensor:
@@ -46,7 +45,7 @@ class MFL(Ensemble):
     Args:
         model: the first of the C models; the others have first parameters of their own.
         num_clusters: C >= 1.
-        routing: "learned" or "optimal", as for FLoRAL.
+        routing: "learned", "closed-form", "clustered" or "optimal", see Routed.
         router: temperature, floor, noise and entropy of the routers, as a Router or by name; the
             paper's if None.
 
@@ -99,7 +98,7 @@ class MFLWS(FLoRAL):
         num_clusters: C >= 1.
         rank: of every low-rank adaptor; give this or the budget.
         budget: rho in (0, 1]; 0.01 if neither is given.
-        routing: "learned" or "optimal".
+        routing: "learned", "closed-form", "clustered" or "optimal".
         init, convolution, biases: what the adaptors are.
         norms: "affine" or "none"; under Batch-NorA a norm has statistics of the client's one network.
         router: of the routers; the paper's if None.
@@ -135,17 +134,7 @@ class MFLWS(FLoRAL):
 
     def networks(self, client: Roles, draws: Tensor | None = None) -> list[dict[str, Part]]:
         """U + a_c for each c."""
-        axis = client.private[ROUTER].dim() - 1
-        whole = torch.ones_like(client.private[ROUTER].narrow(axis, 0, 1))
-        networks = []
-        for c in range(self.num_clusters):
-            own = {name: tensor.narrow(axis, c, 1) for name, tensor in client.clustered.items()}
-            adapted: dict[str, Part] = {
-                name: Mixture(client.shared[name], adaptor, adaptors.factors_of(name, adaptor, own), whole)
-                for name, adaptor in self.plan.items()
-            }
-            networks.append({**client.shared, **adapted})
-        return networks
+        return self.models(client)
 
     def losses(
         self,

@@ -1,0 +1,117 @@
+"""What a server may ask before it trains: every client's gradient at the first model, and who is alike in it.
+
+The answer is as long as the base model, and so no longer than an update; and a client answers once, in the
+place of a round of training. Whoever takes part in a tenth of the rounds has answered after ten.
+"""
+
+import copy
+import math
+
+import torch
+from torch import Tensor
+
+from ..clustering import Found, find_clusters
+from ..errors import require
+from ..methods import ROUTER, Method
+from ..roles import Roles
+from ..router import one_hot_logits
+from .batch import MEANS, client_losses
+from .loop import num_sampled
+from .settings import Settings
+from .shards import Population, Shard
+from .task import Task
+
+# Samples of a client that are looked at together.
+ROWS = 256
+
+
+def asked_rounds(task: Task, method: Method, settings: Settings) -> int:
+    """How many of a run's rounds go to asking every client once; 0 where the method does not ask.
+
+    Raises:
+        InputError: no round is left for training, or the clients cannot all be asked.
+    """
+    if not method.asks_first:
+        return 0
+    require(
+        not isinstance(task.train, Population),
+        "routing is 'clustered', which asks every client for a gradient, but the clients of a population are "
+        "made when they are needed: use routing='learned'",
+    )
+    # as many a round as are trained in one, every client once
+    asked = math.ceil(task.num_clients / num_sampled(task.num_clients, settings.participation))
+    require(
+        settings.rounds > asked,
+        f"rounds is {settings.rounds}, and with participation={settings.participation} routing='clustered' "
+        f"takes {asked} of them to ask every client once: give more rounds",
+    )
+    return asked
+
+
+def ask(task: Task, state: Roles, seed: int) -> tuple[Roles, Tensor]:
+    """Ask every client, and start the routers at the clusters that are found.
+
+    Args:
+        task: the clients' data and the first model. (All adaptors add nothing to it yet.)
+        state: the federation before its first round, with routers (K, C).
+        seed: of the run.
+
+    Returns:
+        The state with one-hot routers; as it was if no clusters stand out, and then the routers are learned.
+        And every client's loss at the first model, shape (K,).
+    """
+    gradients, losses = first_gradients(task)
+    logits = state.private[ROUTER]
+    found: Found | None = find_clusters(gradients, logits.shape[1], seed)
+    if found is not None and found.stands_out:
+        logits = one_hot_logits(found.clusters, logits.shape[1]).to(logits)
+    return state._replace(private=state.private | {ROUTER: logits}), losses
+
+
+def first_gradients(task: Task) -> tuple[list[Tensor], Tensor]:
+    """Every client's gradient of its whole training loss at the task's model, in evaluation mode.
+
+    Only of weights with at least two axes: the gradient of a bias says how often a client has each label. For
+    the same reason every label counts alike: whether somebody has more sevens than others is chance, and in
+    a small shard it would hide everything else.
+
+    Returns:
+        A tensor a weight, each (K, ...), and the losses (K,).
+    """
+    model = copy.deepcopy(task.model).eval()
+    weights = [weight for weight in model.parameters() if weight.requires_grad and weight.dim() > 1]
+    gradients = [weight.new_zeros(task.num_clients, *weight.shape) for weight in weights]
+    losses = weights[0].new_zeros(task.num_clients) if weights else torch.zeros(task.num_clients)
+    for client in range(task.num_clients):
+        shard = task.train[client]
+        counts = sample_weights(shard, task)
+        size = ROWS if counts is not None else len(shard)
+        for start in range(0, len(shard), size):
+            rows = slice(start, start + size)
+            outputs, targets = model(shard.inputs[rows])[None], shard.targets[rows][None]
+            part = None if counts is None else counts[rows][None].to(outputs)
+            loss = client_losses(task.loss, outputs, targets, part).sum()
+            losses[client] += loss.detach()
+            for gradient, own in zip(gradients, torch.autograd.grad(loss, weights), strict=True):
+                gradient[client] += own
+    return gradients, losses
+
+
+def sample_weights(shard: Shard, task: Task) -> Tensor | None:
+    """What each sample counts in a client's loss, (N,), sum 1: every label alike, 1 / (L N_y) for label y.
+
+    All alike where targets are no labels; None where the loss is no plain mean over the samples.
+
+    Example:
+        >>> from types import SimpleNamespace
+        >>> task = SimpleNamespace(loss=torch.nn.functional.cross_entropy, is_classification=True)
+        >>> sample_weights(Shard(torch.zeros(4, 1), torch.tensor([7, 7, 7, 2])), task)
+        tensor([0.1667, 0.1667, 0.1667, 0.5000])
+    """
+    if task.loss not in MEANS:
+        return None
+    targets = shard.targets
+    if not task.is_classification or targets.dim() > 1:
+        return torch.full((len(shard),), 1 / len(shard), device=targets.device)
+    counts = torch.bincount(targets)
+    return 1 / (counts.count_nonzero() * counts[targets])

@@ -1,0 +1,93 @@
+"""What FLoRAL and Ensemble share: a private router over C clusters, and the ways to come by it."""
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor, nn
+
+from ..adaptors import check_num_clusters
+from ..errors import require
+from ..roles import Roles
+from ..router import Router, one_hot_logits, uniform_logits
+from .base import ROUTER, Method, Part
+
+Routing = Literal["learned", "closed-form", "clustered", "optimal"]
+
+
+class Routed(Method):
+    """A method whose clients mix C clusters, client k with pi^k = softmax(theta^k).
+
+    Args:
+        model: the base model.
+        num_clusters: C >= 1.
+        routing: how a client comes by theta^k.
+            "learned": from uniform by gradient, as in the paper.
+            "closed-form": -f^k(w_c) when a round begins; with a router of temperature 1 / eta and a
+            router_learning_rate of 0 this is the paper's closed form.
+            "clustered" (ours): the one-hot of the cluster that the server finds in the clients' first
+            gradients, see `federation/asking.py`; "learned" where it finds none.
+            "optimal": the one-hot of the true cluster, modulo C.
+        router: temperature, floor, noise and entropy of the routers, as a Router or by name; the
+            paper's if None.
+
+    Raises:
+        InputError: an argument is out of range.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        num_clusters: int,
+        routing: Routing,
+        router: Router | Mapping[str, float] | None,
+    ) -> None:
+        """Keep the choices."""
+        allowed = ", ".join(map(repr, get_args(Routing)))
+        require(routing in get_args(Routing), f"routing is {routing!r}; it is one of {allowed}")
+        check_num_clusters(num_clusters)
+        self.model = model
+        self.num_clusters = num_clusters
+        self.routing = routing
+        self.asks_first = routing == "clustered"
+        self.router = Router(**router) if isinstance(router, Mapping) else router or Router()
+
+    @abstractmethod
+    def models(self, client: Roles) -> list[dict[str, Part]]:
+        """The models of the C clusters, each by itself."""
+
+    def first_routers(self, clusters: Tensor) -> Tensor:
+        """The routers (K, C) of a federation that has not begun: one-hot or uniform."""
+        if self.routing == "optimal":
+            return one_hot_logits(clusters, self.num_clusters)
+        return uniform_logits(len(clusters), self.num_clusters)
+
+    def draw(self, num_steps: int, generator: torch.Generator) -> Tensor | None:
+        """The router's noise."""
+        return torch.rand(num_steps, self.num_clusters, generator=generator) if self.router.noise else None
+
+    def penalty(self, client: Roles, start: Roles) -> Tensor:
+        """-lambda H(pi^k)."""
+        return self.router.penalty(client.private[ROUTER])
+
+    def candidates(self, client: Roles) -> list[dict[str, Part]]:
+        """The C models, where their losses make the router."""
+        return self.models(client) if self.routing == "closed-form" else []
+
+    def begin(self, client: Roles, losses: Tensor | None) -> Roles:
+        """theta_c^k = -f^k(w_c)."""
+        if losses is None:
+            return client
+        return client._replace(private=client.private | {ROUTER: -losses.to(client.private[ROUTER])})
+
+    def only_cluster(self, private: dict[str, Tensor]) -> Tensor | None:
+        """The cluster of each router that is one-hot and stays so."""
+        logits = private[ROUTER]
+        # where no clusters were found, the routers are learned
+        found = self.routing == "clustered" and bool(logits.isneginf().any())
+        return self.router.only_cluster(logits) if found or self.routing == "optimal" else None
+
+    def mixture(self, private: dict[str, Tensor]) -> Tensor:
+        """pi^k = softmax(theta^k)."""
+        return self.router.mixture(private[ROUTER])
