@@ -1,0 +1,286 @@
+"""Clusters in the clients' first gradients: what is found, what is not, and the rounds that it takes."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from sklearn.metrics import adjusted_rand_score
+from torch import Tensor, nn
+from torch.nn import functional
+
+from floral_lite import Federation, InputError, Settings, Shard, Task, methods, tasks, train
+from floral_lite.clustering import directions, find_clusters
+from floral_lite.federation import Engine, Population, asking
+from floral_lite.federation.asking import ask, asked_rounds, first_gradients, sample_weights
+from floral_lite.methods import ROUTER
+from floral_lite.models import seeded
+
+from .federations import agree, first_state, identical, standing
+
+METHODS: list[tuple[str, dict[str, Any]]] = [
+    ("floral", {"num_clusters": 2, "rank": 1}),
+    ("ensemble", {"num_clusters": 2}),
+    ("ensemble", {"num_clusters": 2, "mix": "outputs"}),
+    ("mfl-ws", {"num_clusters": 2, "rank": 1}),
+]
+
+
+def right(found: Tensor, clusters: Tensor) -> float:
+    """The adjusted Rand index: 1 if both are the same up to names, near 0 if they have nothing in common."""
+    return float(adjusted_rand_score(clusters.tolist(), found.tolist()))
+
+
+def hidden(num_clients: int, num_clusters: int, apart: float, seed: int = 0) -> tuple[list[Tensor], Tensor]:
+    """Gradients of two layers: noise that is large in five directions, and centres that are not."""
+    generator = torch.Generator().manual_seed(seed)
+    clusters = torch.arange(num_clients) % num_clusters
+    centres = apart * torch.randn(num_clusters, 40, generator=generator)
+    noise = torch.randn(num_clients, 40, generator=generator)
+    noise[:, :5] *= 10
+    both = noise + centres[clusters]
+    return [both[:, :20].reshape(num_clients, 4, 5), 7 * both[:, 20:]], clusters
+
+
+def two_kinds(num_clients: int = 20, sizes: Sequence[int] = (40,), **settings: Any) -> Task:
+    """Clients of two clusters who call the same inputs by other labels; most are sampled a round."""
+    generator = torch.Generator().manual_seed(5)
+    truth = torch.randn(6, 3, generator=generator, dtype=torch.float64)
+    clusters = torch.arange(num_clients) % 2
+
+    def shard(client: int) -> Shard:
+        num_samples = sizes[client % len(sizes)]
+        inputs = torch.randn(num_samples, 6, generator=generator, dtype=torch.float64)
+        return Shard(inputs, ((inputs @ truth).argmax(dim=1) + int(clusters[client])) % 3)
+
+    usual = {"rounds": 5, "participation": 0.5, "batch_size": 8, "learning_rate": 0.1, "evaluate_every": 1}
+    return Task(
+        name="two-kinds",
+        model=seeded(lambda: nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3)), 0).double(),
+        loss=functional.cross_entropy,
+        train=[shard(client) for client in range(num_clients)],
+        test=[shard(client) for client in range(num_clients)],
+        clusters=clusters,
+        settings=Settings(**usual | {"router_learning_rate": 2.0} | settings),
+        details={},
+    )
+
+
+@pytest.mark.parametrize(("num_clients", "num_clusters"), [(20, 2), (24, 4), (100, 4)])
+def test_clusters_are_found_below_larger_differences(num_clients: int, num_clusters: int) -> None:
+    gradients, clusters = hidden(num_clients, num_clusters, apart=6)
+    found = find_clusters(gradients, num_clusters)
+    assert found is not None
+    assert found.stands_out
+    assert right(found.clusters, clusters) == 1
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("num_clients", [20, 60])
+def test_nothing_stands_out_where_nothing_is(num_clients: int, seed: int) -> None:
+    gradients, _ = hidden(num_clients, num_clusters=4, apart=0, seed=seed)
+    found = find_clusters(gradients, num_clusters=4, seed=seed)
+    assert found is not None
+    assert not found.stands_out
+
+
+def test_neither_the_lengths_of_layers_matter_nor_what_all_clients_share() -> None:
+    first, second = hidden(24, 4, apart=2.5)[0]
+    plain = directions([first, second])
+    torch.testing.assert_close(directions([100 * first, second]).abs(), plain.abs(), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(directions([first + 3, second]).abs(), plain.abs(), rtol=1e-4, atol=1e-4)
+
+
+def test_directions_are_orthonormal_centred_and_sorted() -> None:
+    gradients, _ = hidden(15, 3, apart=1)
+    columns = directions(gradients)
+    assert columns.dtype == torch.float64
+    assert columns.shape == (15, 14)  # the mean has none
+    torch.testing.assert_close(columns.T @ columns, torch.eye(14).double(), atol=1e-9, rtol=0)
+    torch.testing.assert_close(columns.mean(dim=0), torch.zeros(14).double(), atol=1e-9, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("gradients", "num_clusters"),
+    [
+        ([torch.randn(10, 4)], 1),  # one cluster
+        ([torch.randn(5, 4)], 3),  # too few clients
+        ([torch.ones(10, 4)], 2),  # all alike
+    ],
+)
+def test_there_may_be_nothing_to_look_at(gradients: list[Tensor], num_clusters: int) -> None:
+    assert find_clusters(gradients, num_clusters) is None
+
+
+def test_few_different_clients_are_no_reason_to_warn() -> None:
+    found = find_clusters([torch.eye(2).repeat(6, 1)], num_clusters=4)
+    assert found is not None
+    assert right(found.clusters % 2, torch.arange(12) % 2) >= 0
+
+
+def test_layers_of_different_numbers_of_clients_are_refused() -> None:
+    with pytest.raises(InputError, match=r"gradients are of \[4, 5\] clients"):
+        find_clusters([torch.randn(4, 2), torch.randn(5, 2)], num_clusters=2)
+
+
+def test_the_same_seed_finds_the_same() -> None:
+    gradients, _ = hidden(24, 4, apart=1)
+    one, other = (find_clusters(gradients, 4, seed=3) for _ in range(2))
+    assert one is not None
+    assert other is not None
+    assert torch.equal(one.clusters, other.clusters)
+    assert one[1:] == other[1:]
+
+
+def test_every_label_counts_alike() -> None:
+    task = two_kinds()
+    targets = torch.tensor([0, 0, 0, 2])
+    weights = sample_weights(Shard(torch.zeros(4, 6), targets), task)
+    assert weights is not None
+    torch.testing.assert_close(weights, torch.tensor([1, 1, 1, 3]) / 6)
+    # to have a sample twice, if its label is its own, changes nothing
+    shard = Shard(torch.randn(4, 6, dtype=torch.float64), torch.tensor([0, 0, 1, 2]))
+    twice = Shard(torch.cat([shard.inputs, shard.inputs[2:3]]), torch.tensor([0, 0, 1, 2, 1]))
+    two = Task(
+        "two", task.model, task.loss, [shard, twice], [shard, twice], torch.zeros(2), task.settings, {}
+    )
+    gradients, losses = first_gradients(two)
+    for gradient in [*gradients, losses]:
+        torch.testing.assert_close(gradient[0], gradient[1])
+
+
+def test_the_first_gradients_are_those_of_the_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    task = two_kinds(num_clients=3, sizes=(40, 9))
+    gradients, losses = first_gradients(task)
+    assert [tuple(gradient.shape) for gradient in gradients] == [(3, 8, 6), (3, 3, 8)]
+    inputs, targets = task.train[1]
+    each = functional.cross_entropy(task.model(inputs), targets, reduction="none")
+    # the mean over the labels that are there of the mean over their samples
+    loss = torch.stack([each[targets == label].mean() for label in targets.unique()]).mean()
+    torch.testing.assert_close(losses[1], loss.detach())
+    own = torch.autograd.grad(loss, [task.model[0].weight, task.model[2].weight])
+    for gradient, expected in zip(gradients, own, strict=True):
+        torch.testing.assert_close(gradient[1], expected)
+    monkeypatch.setattr(asking, "ROWS", 7)
+    for gradient, before in zip(first_gradients(task)[0], gradients, strict=True):
+        torch.testing.assert_close(gradient, before)
+    assert task.model.training
+
+
+def test_targets_that_are_no_labels_count_alike_and_other_losses_are_taken_as_they_are() -> None:
+    generator = torch.Generator().manual_seed(0)
+    shards = [
+        Shard(torch.randn(n, 4, generator=generator), torch.randn(n, 2, generator=generator))
+        for n in (3, 300)
+    ]
+    losses: list[Tensor] = []
+    for loss in (functional.mse_loss, nn.MSELoss()):
+        task = Task(
+            "fit", seeded(lambda: nn.Linear(4, 2), 0), loss, shards, shards, torch.zeros(2), Settings(), {}
+        )
+        gradients, told = first_gradients(task)
+        losses += [told, *gradients]
+        expected = torch.stack([functional.mse_loss(task.model(x), y) for x, y in shards])
+        torch.testing.assert_close(told, expected.detach())
+    torch.testing.assert_close(losses[1], losses[3])
+
+
+@pytest.mark.parametrize(("name", "options"), METHODS)
+def test_a_federation_asks_finds_and_then_trains(name: str, options: dict[str, Any], engine: Engine) -> None:
+    task = two_kinds()
+    method = methods.make(name, task.model, routing="clustered", **options)
+    # 10 of 20 clients a round: two rounds of asking
+    assert asked_rounds(task, method, task.settings) == 2
+    seen: list[Federation] = []
+    train(task, method, on_round=seen.append, engine=engine)
+    begun = first_state(task, method)
+    everything = {name for role in begun for name in role}
+    assert standing(task, method, seen[1]) == everything - {ROUTER}
+    assert standing(task, method, seen[2]) != everything - {ROUTER}
+    first = seen[-1].history.rounds
+    assert [entry.round for entry in first] == [1, 2, 3, 4, 5]
+    # in rounds 1 and 2 every client has told its loss at the first model
+    told = [first_gradients(task)[1][start::2].mean() for start in (0, 1)]
+    assert [first[0].train_loss, first[1].train_loss] == pytest.approx([float(loss) for loss in told])
+    mixture = torch.tensor(seen[-1].history.rounds[-1].mixture)
+    assert set(mixture.flatten().tolist()) == {0.0, 1.0}
+    assert right(mixture.argmax(dim=1), task.clusters) == 1
+    assert seen[-1].history.rounds[-1].mismatch == 0
+
+
+@pytest.mark.parametrize(("name", "options"), METHODS)
+@pytest.mark.parametrize("routing", ["clustered", "closed-form"])
+@pytest.mark.parametrize("stateful", [True, False])
+def test_the_fast_engine_does_the_same(
+    name: str, options: dict[str, Any], routing: str, stateful: bool
+) -> None:
+    task = two_kinds(stateful=stateful, sizes=(7, 12, 3))
+    one, other = (
+        train(
+            task,
+            methods.make(name, task.model, routing=routing, router={"temperature": 0.5}, **options),
+            engine=engine,
+        )
+        for engine in ("fast", "loop")
+    )
+    agree(one, other)
+
+
+def test_where_nothing_stands_out_the_router_is_learned() -> None:
+    task = two_kinds(num_clients=3)  # too few to tell
+    method = methods.FLoRAL(task.model, num_clusters=2, rank=1, routing="clustered")
+    after = train(task, method)
+    theta = after.state.private[ROUTER]
+    assert theta.isfinite().all()
+    assert theta.any()
+    assert method.only_cluster(after.state.private) is None
+
+
+def test_an_interrupted_run_goes_on(tmp_path: Path, engine: Engine) -> None:
+    task = two_kinds(rounds=4)
+    method = methods.FLoRAL(task.model, num_clusters=2, rank=1, routing="clustered")
+    whole = train(task, method, engine=engine)
+    train(task, method, rounds=3, engine=engine, checkpoints=tmp_path / "late")
+    identical(train(task, method, engine=engine, checkpoints=tmp_path / "late"), whole)
+
+
+def test_the_servers_optimizer_begins_when_training_begins() -> None:
+    adam = {"server_optimizer": "adam", "server_learning_rate": 0.01}
+    task = two_kinds(participation=1.0, **adam)
+    method = methods.FLoRAL(task.model, num_clusters=2, rank=1, routing="clustered")
+    before, after = first_state(task, method), train(task, method, rounds=2).state
+    # the first step of Adam is as long as its learning rate wherever there is a gradient
+    moved = (after.shared["2.weight"] - before.shared["2.weight"]).abs()
+    torch.testing.assert_close(moved, torch.full_like(moved, 0.01), rtol=1e-3, atol=0)
+
+
+def test_too_few_rounds_are_refused() -> None:
+    task = two_kinds(rounds=2)
+    method = methods.FLoRAL(task.model, num_clusters=2, rank=1, routing="clustered")
+    with pytest.raises(InputError, match=r"rounds is 2, and with participation=0\.5 .* takes 2 of them"):
+        train(task, method)
+
+
+def test_a_population_is_too_large_to_be_asked() -> None:
+    task = two_kinds()
+    made = Population(20, lambda client: task.train[client])
+    many = replace(task, train=made)
+    method = methods.FLoRAL(task.model, num_clusters=2, rank=1, routing="clustered")
+    with pytest.raises(InputError, match=r"asks every client.*routing='learned'"):
+        train(many, method)
+
+
+@pytest.mark.parametrize("name", ["digits-rotate", "digits-label-shift"])
+@pytest.mark.parametrize("seed", range(100, 104))
+def test_the_digits_clusters_are_found_in_one_round(name: str, seed: int) -> None:
+    """Seeds that nobody has looked at while the rule was made; all clients are asked in the first round."""
+    task = tasks.load(name, seed=seed)
+    method = methods.FLoRAL(task.model, routing="clustered")
+    assert asked_rounds(task, method, task.settings) == 1
+    state, _ = ask(task, first_state(task, method, seed), seed)
+    assert right(state.private[ROUTER].argmax(dim=1), task.clusters) == 1
+    alike = tasks.load(name, seed=seed, num_clusters=1)
+    state, _ = ask(alike, first_state(alike, method, seed), seed)
+    assert not state.private[ROUTER].any()
