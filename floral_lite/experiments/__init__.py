@@ -7,6 +7,7 @@ from .results import Result, load_results
 from .rounds import curves
 from .runner import fill
 from .schema import Column, Row, Table, Value
+from .stored import stored_results
 from .tables import collect, frame, table
 
 __all__ = [
@@ -26,5 +27,6 @@ __all__ = [
     "latex",
     "load_results",
     "markdown",
+    "stored_results",
     "table",
 ]

@@ -1,0 +1,171 @@
+"""Figures of chapters on the paper's tables: beside its numbers, overfitting, mixtures, prices."""
+
+from collections.abc import Mapping, Sequence
+from itertools import cycle
+from math import ceil
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.ticker import LogLocator, NullFormatter
+
+from .style import COLOURS, GREY, Picture, figure
+
+DASHES = ("-", "--", ":", "-.")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+
+
+def panels(titles: Sequence[str], width: float, height: float, across: int = 2) -> tuple[Picture, list[Axes]]:
+    """A figure with a titled panel for each name, so many in a row; sizes of a panel in inches."""
+    across = min(across, len(titles))
+    down = ceil(len(titles) / across)
+    made, axes = figure(down, across, width * across + 0.6, height * down + 0.6)
+    for axis, title in zip(axes.flat, titles, strict=False):
+        axis.set_title(title, color=GREY, fontsize=10)
+    for axis in axes.flat[len(titles) :]:
+        axis.set_axis_off()
+    return made, axes.flat[: len(titles)].tolist()
+
+
+def name_rows(axis: Axes, names: Sequence[str], shown: bool) -> None:
+    """A line of the panel for each name, the first one at the top."""
+    axis.set(yticks=range(len(names)), ylim=(len(names) - 0.5, -0.5))
+    axis.set_yticklabels(list(names) if shown else [])
+    axis.grid(axis="y", color=GREY, alpha=0.25, linewidth=0.6)
+
+
+def plain_ticks(ruler: Axis, steps: Sequence[float]) -> None:
+    """On a logarithmic axis, numbers as one writes them, at these steps of each power of ten."""
+    ruler.set_major_locator(LogLocator(subs=steps))
+    ruler.set_major_formatter("{x:g}")
+    ruler.set_minor_formatter(NullFormatter())
+
+
+def beside(frame: pd.DataFrame, rows: Mapping[str, str], columns: Mapping[str, str]) -> Picture:
+    """Ours and the paper's accuracies, with their standard deviations; a panel for each column.
+
+    Args:
+        frame: of `experiments.frame`: row, column, mean, sd, paper_mean, paper_sd in per cent. What is NaN
+            is not drawn.
+        rows: what each row is called, in the order from the top.
+        columns: what each column is called.
+    """
+    made, axes = panels(list(columns.values()), 3.7, 0.3 * len(rows) + 0.5)
+    for number, (axis, column) in enumerate(zip(axes, columns, strict=True)):
+        part = frame[frame["column"] == column].set_index("row").reindex(list(rows))
+        places = np.arange(len(rows))
+        for name, prefix, shift, look in (
+            ("ours", "", -0.14, {"marker": "o", "color": COLOURS[0]}),
+            ("paper", "paper_", 0.14, {"marker": "s", "color": COLOURS[1], "markerfacecolor": "none"}),
+        ):
+            shape: dict[str, Any] = {**look, "linestyle": "none", "markersize": 5, "capsize": 2}
+            spread = part[f"{prefix}sd"].fillna(0)
+            axis.errorbar(part[f"{prefix}mean"], places + shift, xerr=spread, label=name, **shape)
+        name_rows(axis, list(rows.values()), shown=number % 2 == 0)
+        axis.set_xlabel("test accuracy (%)")
+    handles, labels = axes[0].get_legend_handles_labels()
+    made.legend(handles, labels, loc="outside upper center", ncols=2, labelcolor=GREY, frameon=False)
+    return made
+
+
+def against_training(runs: Mapping[str, pd.DataFrame]) -> Picture:
+    """The test loss over the training loss: a run goes from left to right, whatever its pace.
+
+    Args:
+        runs: by label; columns train_loss and test_loss, > 0, in the order of the rounds. The point of the
+            least test loss is marked.
+    """
+    made, ((axis,),) = figure(1, 1, 6.6, 3.8)
+    for (label, run), colour, dash in zip(runs.items(), cycle(COLOURS), cycle(DASHES), strict=False):
+        axis.plot(run["train_loss"], run["test_loss"], dash, color=colour, label=label)
+        best = run.nsmallest(1, "test_loss")
+        axis.plot(best["train_loss"], best["test_loss"], "o", color=colour, markersize=6)
+    axis.set(xlabel="training loss (a run goes to the right)", ylabel="test loss", xscale="log", yscale="log")
+    axis.invert_xaxis()
+    for ruler in (axis.xaxis, axis.yaxis):
+        plain_ticks(ruler, (1, 2, 5))
+    made.legend(loc="outside upper center", ncols=2, labelcolor=GREY, frameon=False, fontsize=9)
+    return made
+
+
+def final_mixtures(mixtures: Mapping[str, npt.ArrayLike], clusters: Sequence[int]) -> Picture:
+    """Mixture matrices side by side: a row a client, sorted by true cluster, a column an adaptor, dark is 1.
+
+    Args:
+        mixtures: by title, each (K, C) with rows of sum 1.
+        clusters: the true cluster of each client, K integers.
+    """
+    made, axes = panels(list(mixtures), 1.6, 3.0, across=len(mixtures))
+    order = np.argsort(clusters, kind="stable")
+    for axis, mixture in zip(axes, mixtures.values(), strict=True):
+        shown = np.asarray(mixture)[order]
+        image = axis.imshow(shown, aspect="auto", cmap="Blues", vmin=0, vmax=1, interpolation="nearest")
+        for border in np.flatnonzero(np.diff(np.sort(clusters))) + 0.5:
+            axis.axhline(border, color=GREY, linewidth=1)
+        axis.set(xlabel="adaptor c", xticks=range(shown.shape[1]), yticks=[])
+    axes[0].set_ylabel("clients, by true cluster")
+    bar = made.colorbar(image, ax=axes)
+    bar.set_label(r"mixture weight $\pi_c^k$", color=GREY)
+    bar.ax.tick_params(colors=GREY)
+    return made
+
+
+def by_mismatch(
+    seeds: pd.DataFrame, rows: Mapping[str, str], columns: Mapping[str, str], floor: Mapping[str, float]
+) -> Picture:
+    """The accuracy of each seed over its mismatch at the end; a panel for each column.
+
+    Args:
+        seeds: a line for each run: row, column, mismatch (0 to 2), accuracy in per cent.
+        rows: what each row is called.
+        columns: what each column is called.
+        floor: FedAvg's accuracy, by column: a line across. Columns that are not named have none.
+    """
+    made, axes = panels(list(columns.values()), 3.5, 2.3)
+    for axis, column in zip(axes, columns, strict=True):
+        part = seeds[seeds["column"] == column]
+        for number, (row, label) in enumerate(rows.items()):
+            mine = part[part["row"] == row]
+            look: dict[str, Any] = {"marker": MARKERS[number], "color": COLOURS[number], "linestyle": "none"}
+            axis.plot(mine["mismatch"], mine["accuracy"], label=label, alpha=0.8, **look)
+        if column in floor:
+            axis.axhline(floor[column], color=GREY, linestyle="--", linewidth=1, label="FedAvg")
+        axis.set(xlabel="mismatch at the end (0 to 2)", ylabel="test accuracy (%)", xlim=(-0.05, 1.6))
+    handles, labels = axes[0].get_legend_handles_labels()
+    made.legend(handles, labels, loc="outside upper center", ncols=4, labelcolor=GREY, frameon=False)
+    return made
+
+
+def prices(frame: pd.DataFrame, columns: Mapping[str, str], floor: Mapping[str, float]) -> Picture:
+    """Accuracy over what all adaptors add to the base, a line for each kind; a panel for each column.
+
+    Args:
+        frame: a line for each point: column, kind (its label), added (> 0, in per cent of the base's
+            parameters), mean, and sd or NaN.
+        columns: what each column is called.
+        floor: FedAvg's accuracy, by column: a line across. Columns that are not named have none.
+    """
+    made, axes = panels(list(columns.values()), 3.7, 2.4)
+    kinds = list(dict.fromkeys(frame["kind"]))
+    for axis, column in zip(axes, columns, strict=True):
+        for number, kind in enumerate(kinds):
+            part = frame[(frame["column"] == column) & (frame["kind"] == kind)].sort_values("added")
+            look: dict[str, Any] = {
+                "marker": MARKERS[number],
+                "linestyle": DASHES[number % 4],
+                "color": COLOURS[number],
+            }
+            spread = part["sd"].fillna(0)
+            axis.errorbar(
+                part["added"], part["mean"], yerr=spread, capsize=2, markersize=4, label=kind, **look
+            )
+        if column in floor:
+            axis.axhline(floor[column], color=GREY, linestyle="--", linewidth=1, label="FedAvg")
+        axis.set(xlabel="parameters added (% of the base)", ylabel="test accuracy (%)", xscale="log")
+        plain_ticks(axis.xaxis, (1, 3))
+    handles, labels = axes[0].get_legend_handles_labels()
+    made.legend(handles, labels, loc="outside upper center", ncols=3, labelcolor=GREY, frameon=False)
+    return made

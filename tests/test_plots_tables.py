@@ -1,0 +1,148 @@
+"""The figures of the chapters on the paper's tables draw what they are given."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.colors import to_hex
+
+from floral_lite.plots import GREY, Picture, tables
+
+ROWS = {"fedavg": "FedAvg", "floral-1-optimal": "FLoRAL(1%), optimal", "ensemble": "Ensemble"}
+COLUMNS = {"a": "Task A", "b": "Task B", "c": "Task C"}
+CELLS = pd.DataFrame(
+    [
+        (row, column, 50.0 + 10 * i + j, 1.0 + j, 52.0 + 10 * i + j, 2.0)
+        for i, row in enumerate(ROWS)
+        for j, column in enumerate(COLUMNS)
+    ],
+    columns=["row", "column", "mean", "sd", "paper_mean", "paper_sd"],
+)
+CELLS.loc[CELLS["row"] == "ensemble", "sd"] = np.nan  # one seed
+CELLS.loc[(CELLS["row"] == "ensemble") & (CELLS["column"] == "b"), "mean"] = np.nan  # none
+TRAILS = {
+    "one": pd.DataFrame({"train_loss": [2.0, 0.5, 0.1], "test_loss": [2.1, 0.7, 0.9]}),
+    "two": pd.DataFrame({"train_loss": [2.0, 1.0], "test_loss": [2.2, 1.5]}),
+}
+MIXTURES = {"seed 1": np.eye(2)[[0, 1, 0, 1]], "seed 2": np.full((4, 2), 0.5)}
+SEEDS = pd.DataFrame(
+    {
+        "row": ["floral-1-optimal", "ensemble", "ensemble", "ensemble"],
+        "column": ["a", "a", "a", "b"],
+        "mismatch": [1.4, 0.2, 0.3, 0.9],
+        "accuracy": [70.0, 80.0, 82.0, 60.0],
+    }
+)
+PRICES = pd.DataFrame(
+    {
+        "column": ["a", "a", "b", "c", "a"],
+        "kind": ["FLoRAL", "FLoRAL", "FLoRAL", "FLoRAL", "Ensemble"],
+        "added": [38.0, 3.5, 3.5, 3.5, 300.0],
+        "mean": [87.0, 84.0, 85.0, 86.0, 88.0],
+        "sd": [0.5, np.nan, 1.0, 1.0, 0.2],
+    }
+)
+FIGURES: dict[str, Callable[[], Picture]] = {
+    "beside": lambda: tables.beside(CELLS, ROWS, COLUMNS),
+    "against_training": lambda: tables.against_training(TRAILS),
+    "final_mixtures": lambda: tables.final_mixtures(MIXTURES, [0, 1, 1, 0]),
+    "by_mismatch": lambda: tables.by_mismatch(SEEDS, ROWS, COLUMNS, {"a": 75.0}),
+    "prices": lambda: tables.prices(PRICES, COLUMNS, {"b": 78.0}),
+}
+
+
+def seen(made: Picture) -> list[str]:
+    """The titles of the panels that are there."""
+    return [axis.get_title() for axis in made.axes if axis.axison and axis.get_title()]
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_a_notebook_can_show_it_in_both_themes(name: str) -> None:
+    made = FIGURES[name]()
+    assert made._repr_png_().startswith(b"\x89PNG")
+    assert made.get_facecolor()[3] == 0
+    texts = [text for legend in made.legends for text in legend.get_texts()]
+    for axis in made.axes:
+        assert axis.get_facecolor()[3] == 0 or axis.get_label() == "<colorbar>"
+        texts += [axis.title, axis.xaxis.label, axis.yaxis.label, *axis.get_yticklabels()]
+        if axis.axison and len(made.axes) < 3:
+            assert axis.get_xlabel() or axis.get_ylabel()
+    assert {to_hex(text.get_color()) for text in texts if text.get_text()} == {GREY}
+
+
+def test_panels_are_named_and_the_last_place_is_empty() -> None:
+    for name in ("beside", "by_mismatch", "prices"):
+        made = FIGURES[name]()
+        assert seen(made) == list(COLUMNS.values())
+        assert [axis.axison for axis in made.axes] == [True, True, True, False]
+        assert all(axis.get_xlabel() for axis in made.axes[:3])
+
+
+def test_ours_and_the_papers_lie_side_by_side() -> None:
+    made = FIGURES["beside"]()
+    for axis, column in zip(made.axes, COLUMNS, strict=False):
+        part = CELLS[CELLS["column"] == column]
+        ours, paper = axis.containers
+        np.testing.assert_array_equal(np.array(ours.lines[0].get_xdata(), float), part["mean"])
+        np.testing.assert_array_equal(paper.lines[0].get_xdata(), part["paper_mean"])
+        # a bar of one deviation to either side; none of one seed
+        ends = [segment[:, 0] for segment in ours.lines[2][0].get_segments() if segment.size]
+        wide = [float(end[1] - end[0]) for end in ends if np.isfinite(end).all()]
+        np.testing.assert_allclose(wide, (2 * part["sd"].fillna(0))[part["mean"].notna()])
+        bars = [segment[:, 0] for segment in paper.lines[2][0].get_segments()]
+        np.testing.assert_allclose([bar[1] - bar[0] for bar in bars], 2 * part["paper_sd"])
+        places = ours.lines[0].get_ydata()
+        assert list(np.round(places)) == [0, 1, 2]
+        assert axis.get_ylim()[0] > axis.get_ylim()[1]  # the first row at the top
+    names = [label.get_text() for label in made.axes[0].get_yticklabels()]
+    assert names == list(ROWS.values())
+    assert not any(label.get_text() for label in made.axes[1].get_yticklabels())
+    assert [text.get_text() for text in made.legends[0].get_texts()] == ["ours", "paper"]
+
+
+def test_a_run_goes_to_the_right_and_its_least_test_loss_is_marked() -> None:
+    (axis,) = FIGURES["against_training"]().axes
+    assert axis.get_xlim()[0] > axis.get_xlim()[1]
+    assert (axis.get_xscale(), axis.get_yscale()) == ("log", "log")
+    lines = list(axis.lines)
+    for line, mark, trail in zip(lines[::2], lines[1::2], TRAILS.values(), strict=True):
+        assert line.get_xdata().tolist() == trail["train_loss"].tolist()
+        assert line.get_ydata().tolist() == trail["test_loss"].tolist()
+        assert list(mark.get_ydata()) == [trail["test_loss"].min()]
+    assert [next(iter(mark.get_xdata())) for mark in lines[1::2]] == [0.5, 1.0]
+    assert lines[0].get_linestyle() != lines[2].get_linestyle()
+
+
+def test_clients_are_sorted_by_cluster() -> None:
+    made = FIGURES["final_mixtures"]()
+    shown = made.axes[0].images[0].get_array()
+    np.testing.assert_array_equal(shown, np.eye(2)[[0, 1, 1, 0]])  # clients 0, 3, 1, 2
+    assert [line.get_ydata()[0] for line in made.axes[0].lines] == [1.5]
+    assert seen(made) == list(MIXTURES)
+    assert made.axes[0].images[0].get_clim() == (0, 1)
+
+
+def test_each_seed_is_a_point_and_fedavg_a_line_where_it_is_given() -> None:
+    made = FIGURES["by_mismatch"]()
+    points = [line.get_xdata().tolist() for line in made.axes[0].lines[:3]]
+    assert points == [[], [1.4], [0.2, 0.3]]
+    assert made.axes[0].lines[2].get_ydata().tolist() == [80.0, 82.0]
+    assert [len(axis.lines) for axis in made.axes[:3]] == [4, 3, 3]
+    assert made.axes[0].lines[3].get_ydata()[0] == 75.0
+    assert [text.get_text() for text in made.legends[0].get_texts()] == [*ROWS.values(), "FedAvg"]
+
+
+def test_prices_are_drawn_in_order_of_size() -> None:
+    made = FIGURES["prices"]()
+    floral, ensemble = made.axes[0].containers
+    assert floral.lines[0].get_xdata().tolist() == [3.5, 38.0]
+    assert floral.lines[0].get_ydata().tolist() == [84.0, 87.0]
+    assert ensemble.lines[0].get_xdata().tolist() == [300.0]
+    assert made.axes[0].get_xscale() == "log"
+    across = [[line for line in axis.lines if list(line.get_xdata()) == [0, 1]] for axis in made.axes]
+    assert [len(lines) for lines in across] == [0, 1, 0, 0]
+    assert across[1][0].get_ydata()[0] == 78.0
+    made.draw_without_rendering()
+    labels = [label.get_text() for label in made.axes[0].get_xticklabels()]
+    assert {"3", "10", "30", "100", "300"} <= set(labels)
