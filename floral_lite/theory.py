@@ -45,7 +45,7 @@ def smallest_offset(
         local_steps: H >= 1.
         smoothness: L > 0.
         evenness: U_c, in (0, 1].
-        rate: alpha > 0; 3 / mu for the bound to hold.
+        rate: alpha > 0; at least 3 / mu for the bound to hold.
 
     Returns:
         s, broadcast over the arguments. (For alpha = 1 / mu the paper has 4 kappa / U_c; its proof needs
@@ -77,6 +77,10 @@ def bound_terms(
 ) -> dict[str, Tensor]:
     """What bounds E f_c(w_hat_T) - f_c(w_c*), term by term; all arguments broadcast.
 
+    It holds for the paper's proof: in every step each place of the average asks a new client, drawn with
+    p(k | c). With clients who are kept for a round of H steps the noise is H times as large. With a client of
+    its own in each place, as in a federation, wrong weights cost in the order of G^2 ||delta_c,t||_1^2 / mu.
+
     Args:
         steps: T >= 1.
         variance: sigma~^2 = sigma^2 ||p_c||^2 >= 0.
@@ -88,7 +92,7 @@ def bound_terms(
         offset: s, from `smallest_offset`.
         smoothness: L >= mu.
         convexity: mu > 0.
-        rate: alpha; 3 / mu for the bound to hold, 1 / mu for the constants that the paper prints.
+        rate: alpha; at least 3 / mu for the bound to hold, 1 / mu for the constants that the paper prints.
 
     Returns:
         "start", "noise", "mismatch" and "drift"; their sum is the bound.

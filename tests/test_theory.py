@@ -101,12 +101,31 @@ def gradient_descent(rate: float, offset: float, steps: int) -> float:
     return float(((t**2 * path).sum() / (t**2).sum()) ** 2 / 2)
 
 
-def test_the_rate_decides_whether_it_is_a_bound() -> None:
-    """No noise, one client, kappa = 20: the error passes the bound with alpha = 1 / mu, not with 3 / mu."""
-    steps, holds = 100_000, {}
-    for rate in (1.0, 3.0):
-        offset = float(smallest_offset(1, smoothness=20.0, evenness=1.0, rate=rate))
-        quiet = {"variance": 0.0, "second_moment": 1.0, "mismatch": 0.0, "decay": 0.5, "local_steps": 1}
-        terms = bound_terms(steps, **quiet, offset=offset, smoothness=20.0, rate=rate)
-        holds[rate] = gradient_descent(rate, offset, steps) <= float(sum(terms.values()))
-    assert holds == {1.0: False, 3.0: True}
+@pytest.mark.parametrize(("rate", "offset", "holds"), [(1.0, 80.0, False), (3.0, 480.0, True)])
+def test_the_rate_decides_whether_it_is_a_bound(rate: float, offset: float, holds: bool) -> None:
+    """No noise, one client, kappa = 20: the error passes the bound with alpha = 1 / mu and s = 4 kappa."""
+    quiet = {"variance": 0.0, "second_moment": 1.0, "mismatch": 0.0, "decay": 0.5, "local_steps": 1}
+    terms = bound_terms(100_000, **quiet, offset=offset, smoothness=20.0, rate=rate)
+    assert (gradient_descent(rate, offset, 100_000) <= float(sum(terms.values()))) == holds
+
+
+def error_of_noise(steps: int, kept_for: int, offset: float) -> float:
+    """Two clients with (w - 1)^2 / 2 and (w + 1)^2 / 2, two places, draws kept for so many steps; exactly."""
+    t = torch.arange(steps, dtype=torch.float64) + offset
+    stays = torch.cat([torch.ones(1).double(), torch.cumprod(1 - 3 / t, 0)])
+    later = (t**2 * stays[:-1]).flip(0).cumsum(0).flip(0)
+    share = 3 / t[:-1] / stays[1:-1] * later[1:] / (t**2).sum()  # what of each step's draw is in w_hat_T
+    of_draw = torch.nn.functional.pad(share, (0, -len(share) % kept_for)).view(-1, kept_for).sum(1)
+    return float(0.5 * 0.5 * of_draw.square().sum())
+
+
+def test_clients_who_are_kept_for_a_round_are_h_times_as_loud() -> None:
+    steps, local_steps, offset = 2_000_000, 128, 384.0
+    run = {"second_moment": 2.0, "mismatch": 0.0, "decay": 0.5, "local_steps": local_steps}
+    as_printed, mended = (
+        float(sum(bound_terms(steps, variance=variance, offset=offset, smoothness=1.0, **run).values()))
+        for variance in (0.5, local_steps * 0.5)
+    )
+    step, kept = (error_of_noise(steps, kept_for, offset) for kept_for in (1, local_steps))
+    assert kept == pytest.approx(local_steps * step, rel=0.01)
+    assert step < as_printed < kept < mended
