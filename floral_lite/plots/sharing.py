@@ -1,0 +1,56 @@
+"""Figures of the chapter on weight sharing: what many draws lead to, and noise over the number of clients."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+from matplotlib.ticker import NullFormatter
+
+from .style import COLOURS, GREY, Picture, figure
+
+MARKERS = "os^Dv"
+DASHES = ("--", ":", "-.")
+
+
+def estimates(best: npt.ArrayLike, found: Mapping[str, npt.ArrayLike]) -> Picture:
+    """The clusters' models after training, a dot for each repeat; a panel for each way to train.
+
+    Args:
+        best: the clusters' best models, base and adaptor, shape (C, 2): crosses.
+        found: by the panel's title, shape (R, C, 2).
+    """
+    centres = np.asarray(best, dtype=float)
+    made, axes = figure(1, len(found), 3.6 * len(found), 3.4)
+    for axis, (title, models) in zip(axes[0], found.items(), strict=True):
+        for cluster, dots in enumerate(np.asarray(models).swapaxes(0, 1)):
+            look = {"color": COLOURS[cluster % len(COLOURS)], "marker": MARKERS[cluster % len(MARKERS)]}
+            axis.plot(*dots.T, linestyle="none", markersize=4, alpha=0.5, **look)
+        axis.plot(*centres.T, "X", color=GREY, markersize=9)
+        reach = np.abs(centres).max() + 1
+        axis.set(xlabel="base $u$", ylabel="adaptor $a_c$", xlim=(-reach, reach), ylim=(-reach, reach))
+        axis.set_title(title, color=GREY, fontsize=10)
+    return made
+
+
+def over_clients(
+    clients: npt.ArrayLike, measured: Mapping[str, npt.ArrayLike], bounds: Mapping[str, npt.ArrayLike]
+) -> Picture:
+    """Squared errors of an averaged gradient on logarithmic axes: measured with markers, bounds dashed.
+
+    Args:
+        clients: K >= 1, shape (n,).
+        measured: by name, > 0, shape (n,).
+        bounds: by name, > 0, shape (n,).
+    """
+    made, ((axis,),) = figure(1, 1, 6.2, 3.8)
+    for number, (name, values) in enumerate(measured.items()):
+        marker = MARKERS[number % len(MARKERS)]
+        axis.plot(clients, values, color=COLOURS[number], marker=marker, markersize=6, label=name)
+    for number, (name, values) in enumerate(bounds.items()):
+        colour = COLOURS[(len(measured) + number) % len(COLOURS)]
+        axis.plot(clients, values, color=colour, linestyle=DASHES[number % len(DASHES)], label=name)
+    axis.set(xlabel="clients K", ylabel="squared error of the base's gradient", xscale="log", yscale="log")
+    axis.set_xticks(np.asarray(clients), [f"{each:g}" for each in np.asarray(clients)])
+    axis.xaxis.set_minor_formatter(NullFormatter())
+    made.legend(loc="outside upper center", ncols=2, labelcolor=GREY, frameon=False, fontsize=9)
+    return made
