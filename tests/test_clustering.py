@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from floral_lite import Federation, InputError, Settings, Shard, Task, methods, tasks, train
 from floral_lite.clustering import directions, find_clusters
-from floral_lite.federation import Engine, Population, asking
+from floral_lite.federation import Engine, Population, Run, asking, train_runs
 from floral_lite.federation.asking import ask, asked_rounds, first_gradients, sample_weights
 from floral_lite.methods import ROUTER
 from floral_lite.models import seeded
@@ -236,6 +236,23 @@ def test_where_nothing_stands_out_the_router_is_learned() -> None:
     assert theta.isfinite().all()
     assert theta.any()
     assert method.only_cluster(after.state.private) is None
+
+
+def test_seeds_with_and_without_clusters_stand_side_by_side() -> None:
+    """Their clients share a stack: those who learn must not be taken for one-hot."""
+    one, other = two_kinds(), two_kinds()
+    other = replace(other, train=[other.train[0]] * 20)  # all alike
+    runs = [
+        Run(task, methods.FLoRAL(task.model, num_clusters=2, rank=1, routing="clustered"), seed)
+        for task, seed in ((one, 1), (other, 2))
+    ]
+    together = train_runs(runs, one.settings)
+    for run, federation in zip(runs, together, strict=True):
+        agree(train(run.task, run.method, seed=run.seed), federation)
+    found, learned = (federation.state.private[ROUTER] for federation in together)
+    assert found.isneginf().any()
+    assert learned.isfinite().all()
+    assert learned.any()
 
 
 def test_an_interrupted_run_goes_on(tmp_path: Path, engine: Engine) -> None:

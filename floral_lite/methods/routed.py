@@ -84,8 +84,8 @@ class Routed(Method):
     def only_cluster(self, private: dict[str, Tensor]) -> Tensor | None:
         """The cluster of each router that is one-hot and stays so."""
         logits = private[ROUTER]
-        # where no clusters were found, the routers are learned
-        found = self.routing == "clustered" and bool(logits.isneginf().any())
+        # where no clusters were found, the routers are learned; a stack may have clients of both kinds
+        found = self.routing == "clustered" and bool(logits.isneginf().any(dim=-1).all())
         return self.router.only_cluster(logits) if found or self.routing == "optimal" else None
 
     def mixture(self, private: dict[str, Tensor]) -> Tensor:

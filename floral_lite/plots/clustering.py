@@ -1,0 +1,53 @@
+"""Figures of the page on routing rules: where clients lie, and how far their clusters stand out."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from .style import COLOURS, GREY, Picture, figure
+
+MARKERS = "os^Dv"
+
+
+def places(panels: Mapping[str, npt.ArrayLike], clusters: Sequence[int]) -> Picture:
+    """Clients as marks in a plane, coloured by their true cluster.
+
+    Args:
+        panels: by title, a place for each client, shape (K, 2).
+        clusters: of each client, shape (K,).
+    """
+    made, axes = figure(1, len(panels), 3.3 * len(panels), 3.4)
+    for axis, (title, points) in zip(axes.flat, panels.items(), strict=True):
+        points = np.asarray(points)
+        for cluster in sorted(set(clusters)):
+            mine = np.array([own == cluster for own in clusters])
+            axis.scatter(
+                *points[mine].T,
+                s=22,
+                color=COLOURS[cluster % len(COLOURS)],
+                marker=MARKERS[cluster % len(MARKERS)],
+                label=f"cluster {cluster}",
+            )
+        axis.set_title(title, color=GREY, fontsize=10)
+        axis.set(xlabel="first direction", ylabel="second direction", xticks=[], yticks=[])
+    handles = axes.flat[0].get_legend_handles_labels()
+    made.legend(*handles, loc="outside upper center", ncols=5, labelcolor=GREY, frameon=False, fontsize=9)
+    return made
+
+
+def effects(found: Mapping[str, Mapping[int, float]], limit: float) -> Picture:
+    """How far the clusters of k-means stand out, over the number of directions that it looks at.
+
+    Args:
+        found: by name of the federation, the effect for each number of directions.
+        limit: above which clusters are taken for some.
+    """
+    made, ((axis,),) = figure(1, 1, 6.0, 3.4)
+    for number, (name, line) in enumerate(found.items()):
+        look = {"color": COLOURS[number % len(COLOURS)], "marker": MARKERS[number % len(MARKERS)]}
+        axis.plot(list(line), list(line.values()), label=name, **look)
+    axis.axhline(limit, color=GREY, linestyle="--", linewidth=1)
+    axis.set(xlabel="directions d", ylabel="effect (deviations / root of K)")
+    made.legend(loc="outside upper center", ncols=2, labelcolor=GREY, frameon=False, fontsize=9)
+    return made
