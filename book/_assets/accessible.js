@@ -22,3 +22,6 @@ for (const output of document.querySelectorAll("div.cell_output")) {
     output.tabIndex = 0;
   }
 }
+for (const table of document.querySelectorAll(".pst-scrollable-table-container")) {
+  table.tabIndex = 0;
+}
