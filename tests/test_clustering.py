@@ -77,8 +77,8 @@ def test_clusters_are_found_below_larger_differences(num_clients: int, num_clust
     assert right(found.clusters, clusters) == 1
 
 
-@pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("num_clients", [20, 60])
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("num_clients", [20, 40])
 def test_nothing_stands_out_where_nothing_is(num_clients: int, seed: int) -> None:
     gradients, _ = hidden(num_clients, num_clusters=4, apart=0, seed=seed)
     found = find_clusters(gradients, num_clusters=4, seed=seed)
@@ -298,6 +298,11 @@ def test_the_digits_clusters_are_found_in_one_round(name: str, seed: int) -> Non
     assert asked_rounds(task, method, task.settings) == 1
     state, _ = ask(task, first_state(task, method, seed), seed)
     assert right(state.private[ROUTER].argmax(dim=1), task.clusters) == 1
-    alike = tasks.load(name, seed=seed, num_clusters=1)
-    state, _ = ask(alike, first_state(alike, method, seed), seed)
+
+
+@pytest.mark.parametrize("seed", [100, 101])
+def test_none_are_found_among_digits_that_are_all_upright(seed: int) -> None:
+    task = tasks.load("digits-rotate", seed=seed, num_clusters=1)
+    method = methods.FLoRAL(task.model, routing="clustered")
+    state, _ = ask(task, first_state(task, method, seed), seed)
     assert not state.private[ROUTER].any()
