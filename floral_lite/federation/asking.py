@@ -1,7 +1,8 @@
 """What a server may ask before it trains: every client's gradient at the first model, and who is alike in it.
 
 The answer is as long as the base model, and so no longer than an update; and a client answers once, in the
-place of a round of training. Whoever takes part in a tenth of the rounds has answered after ten.
+place of a round of training. Where a tenth of the clients train in a round, all have answered after ten; in
+the history those rounds have the clients' losses at the first model.
 """
 
 import copy
@@ -10,7 +11,7 @@ import math
 import torch
 from torch import Tensor
 
-from ..clustering import Found, find_clusters
+from ..clustering import find_clusters
 from ..errors import require
 from ..methods import ROUTER, Method
 from ..roles import Roles
@@ -62,7 +63,7 @@ def ask(task: Task, state: Roles, seed: int) -> tuple[Roles, Tensor]:
     """
     gradients, losses = first_gradients(task)
     logits = state.private[ROUTER]
-    found: Found | None = find_clusters(gradients, logits.shape[1], seed)
+    found = find_clusters(gradients, logits.shape[1], seed)
     if found is not None and found.stands_out:
         logits = one_hot_logits(found.clusters, logits.shape[1]).to(logits)
     return state._replace(private=state.private | {ROUTER: logits}), losses
@@ -84,12 +85,12 @@ def first_gradients(task: Task) -> tuple[list[Tensor], Tensor]:
     losses = weights[0].new_zeros(task.num_clients) if weights else torch.zeros(task.num_clients)
     for client in range(task.num_clients):
         shard = task.train[client]
-        counts = sample_weights(shard, task)
-        size = ROWS if counts is not None else len(shard)
+        shares = sample_weights(shard, task)
+        size = ROWS if shares is not None else len(shard)
         for start in range(0, len(shard), size):
             rows = slice(start, start + size)
             outputs, targets = model(shard.inputs[rows])[None], shard.targets[rows][None]
-            part = None if counts is None else counts[rows][None].to(outputs)
+            part = None if shares is None else shares[rows][None].to(outputs)
             loss = client_losses(task.loss, outputs, targets, part).sum()
             losses[client] += loss.detach()
             for gradient, own in zip(gradients, torch.autograd.grad(loss, weights), strict=True):
