@@ -160,3 +160,20 @@ def one_hot_logits(clusters: Tensor, num_clusters: int) -> Tensor:
     """
     chosen = torch.nn.functional.one_hot(clusters % num_clusters, num_clusters).bool()
     return torch.zeros_like(chosen, dtype=torch.get_default_dtype()).masked_fill(~chosen, -torch.inf)
+
+
+def leaning_logits(clusters: Tensor, num_clusters: int, weight: float) -> Tensor:
+    """Routers that lean on one adaptor each, and that can still learn another, shape (K, C).
+
+    Args:
+        clusters: the adaptor of each client, integers in [0, C), shape (K,).
+        num_clusters: C >= 2.
+        weight: of that adaptor at temperature 1, in (0, 1); the others share the rest evenly.
+
+    Example:
+        >>> Router().mixture(leaning_logits(torch.tensor([2]), 4, weight=0.7))
+        tensor([[0.1000, 0.1000, 0.7000, 0.1000]])
+    """
+    chosen = torch.nn.functional.one_hot(clusters, num_clusters)
+    others = (1 - weight) / (num_clusters - 1)
+    return (others + (weight - others) * chosen).log()

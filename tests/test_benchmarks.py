@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -196,6 +197,39 @@ def test_imports_times_both(benchmark: Any) -> None:
         for first, second in zip(results["seconds"]["json"], results["seconds"]["csv"], strict=True)
     ]
     assert results["median_difference"] == sum(differences) / 2
+
+
+def test_asking_first_meets_federations_of_other_shapes(benchmark: Any) -> None:
+    asking, task = benchmark("asking"), tiny_task(benchmark)
+    task = replace(task, clusters=torch.tensor([0, 1, 0, 1]))
+    unequal = asking.few(task, (2, 1))
+    assert unequal.clusters.tolist() == [0, 0, 1]
+    for found, expected in zip(unequal.train, [task.train[0], task.train[2], task.train[1]], strict=True):
+        assert found is expected
+    first, second = task.train[:2]
+    mixed = asking.soft(task).train[0]
+    assert torch.equal(mixed.inputs, torch.cat([first.inputs[::2], second.inputs[::2]]))
+    assert torch.equal(mixed.targets, torch.cat([first.targets[::2], second.targets[::2]]))
+
+
+def test_asking_first_runs_what_is_missing(
+    benchmark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asking = benchmark("asking")
+    whole = [("digits-rotate", "unequal", "clustered"), ("synthetic-mlp", "as it is", "learned")]
+    for cells in (whole[:1], whole):
+        monkeypatch.setattr(asking, "CELLS", cells)
+        asking.main(num_seeds=1, rounds=2, synthetic_rounds=2, out=tmp_path)
+    records = json.loads((tmp_path / "asking.json").read_text())["results"]
+    assert [(record["task"], record["federation"], record["rule"]) for record in records] == whole
+    for record, (low, high) in zip(records, [(0, 1), (0.01, 100)], strict=True):
+        (entry,) = record["runs"]
+        assert entry["seed"] == 1
+        assert low < entry["score"] < high
+        assert entry["effect"] > 0
+    assert records[0]["runs"][0]["rand"] == records[0]["runs"][0]["rand of the first"]
+    monkeypatch.setattr(asking, "ended", None)  # nothing is run again
+    asking.main(num_seeds=1, out=tmp_path)
 
 
 def test_growth_measures_a_case_with_what_it_says(benchmark: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -204,10 +204,11 @@ def test_a_federation_asks_finds_and_then_trains(name: str, options: dict[str, A
     # in rounds 1 and 2 every client has told its loss at the first model
     told = [first_gradients(task)[1][start::2].mean() for start in (0, 1)]
     assert [first[0].train_loss, first[1].train_loss] == pytest.approx([float(loss) for loss in told])
-    mixture = torch.tensor(seen[-1].history.rounds[-1].mixture)
-    assert set(mixture.flatten().tolist()) == {0.0, 1.0}
-    assert right(mixture.argmax(dim=1), task.clusters) == 1
-    assert seen[-1].history.rounds[-1].mismatch == 0
+    begun_with, ended_with = (torch.tensor(seen[-1].history.rounds[index].mixture) for index in (1, -1))
+    torch.testing.assert_close(begun_with.max(dim=1).values, torch.full((20,), asking.LEANING))
+    assert right(begun_with.argmax(dim=1), task.clusters) == 1
+    # and from there they learn
+    assert (ended_with != begun_with).any()
 
 
 @pytest.mark.parametrize(("name", "options"), METHODS)
@@ -233,13 +234,11 @@ def test_where_nothing_stands_out_the_router_is_learned() -> None:
     method = methods.FLoRAL(task.model, num_clusters=2, rank=1, routing="clustered")
     after = train(task, method)
     theta = after.state.private[ROUTER]
-    assert theta.isfinite().all()
     assert theta.any()
-    assert method.only_cluster(after.state.private) is None
 
 
 def test_seeds_with_and_without_clusters_stand_side_by_side() -> None:
-    """Their clients share a stack: those who learn must not be taken for one-hot."""
+    """Their clients share a stack."""
     one, other = two_kinds(), two_kinds()
     other = replace(other, train=[other.train[0]] * 20)  # all alike
     runs = [
@@ -250,8 +249,9 @@ def test_seeds_with_and_without_clusters_stand_side_by_side() -> None:
     for run, federation in zip(runs, together, strict=True):
         agree(train(run.task, run.method, seed=run.seed), federation)
     found, learned = (federation.state.private[ROUTER] for federation in together)
-    assert found.isneginf().any()
-    assert learned.isfinite().all()
+    largest = [theta.softmax(dim=1).max(dim=1).values for theta in (found, learned)]
+    assert (largest[0] > 0.8).all()
+    assert (largest[1] < 0.8).all()
     assert learned.any()
 
 

@@ -15,7 +15,7 @@ from ..clustering import find_clusters
 from ..errors import require
 from ..methods import ROUTER, Method
 from ..roles import Roles
-from ..router import one_hot_logits
+from ..router import leaning_logits
 from .batch import MEANS, client_losses
 from .loop import num_sampled
 from .settings import Settings
@@ -24,6 +24,8 @@ from .task import Task
 
 # Samples of a client that are looked at together.
 ROWS = 256
+# What a router gives its cluster's adaptor at first. At 1 a client in a wrong cluster would stay there.
+LEANING = 0.9
 
 
 def asked_rounds(task: Task, method: Method, settings: Settings) -> int:
@@ -58,14 +60,14 @@ def ask(task: Task, state: Roles, seed: int) -> tuple[Roles, Tensor]:
         seed: of the run.
 
     Returns:
-        The state with one-hot routers; as it was if no clusters stand out, and then the routers are learned.
-        And every client's loss at the first model, shape (K,).
+        The state with routers that lean on their cluster's adaptor; as it was if no clusters stand out. And
+        every client's loss at the first model, shape (K,).
     """
     gradients, losses = first_gradients(task)
     logits = state.private[ROUTER]
     found = find_clusters(gradients, logits.shape[1], seed)
     if found is not None and found.stands_out:
-        logits = one_hot_logits(found.clusters, logits.shape[1]).to(logits)
+        logits = leaning_logits(found.clusters, logits.shape[1], LEANING).to(logits)
     return state._replace(private=state.private | {ROUTER: logits}), losses
 
 

@@ -26,8 +26,8 @@ class Routed(Method):
             "learned": from uniform by gradient, as in the paper.
             "closed-form": -f^k(w_c) when a round begins; with a router of temperature 1 / eta and a
             router_learning_rate of 0 this is the paper's closed form.
-            "clustered" (ours): the one-hot of the cluster that the server finds in the clients' first
-            gradients, see `federation/asking.py`; "learned" where it finds none.
+            "clustered" (ours): learned, but from where it leans on the cluster that the server finds in the
+            clients' first gradients, see `federation/asking.py`; from uniform where it finds none.
             "optimal": the one-hot of the true cluster, modulo C.
         router: temperature, floor, noise and entropy of the routers, as a Router or by name; the
             paper's if None.
@@ -83,10 +83,7 @@ class Routed(Method):
 
     def only_cluster(self, private: dict[str, Tensor]) -> Tensor | None:
         """The cluster of each router that is one-hot and stays so."""
-        logits = private[ROUTER]
-        # where no clusters were found, the routers are learned; a stack may have clients of both kinds
-        found = self.routing == "clustered" and bool(logits.isneginf().any(dim=-1).all())
-        return self.router.only_cluster(logits) if found or self.routing == "optimal" else None
+        return self.router.only_cluster(private[ROUTER]) if self.routing == "optimal" else None
 
     def mixture(self, private: dict[str, Tensor]) -> Tensor:
         """pi^k = softmax(theta^k)."""
