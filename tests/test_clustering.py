@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from floral_lite import Federation, InputError, Settings, Shard, Task, methods, tasks, train
-from floral_lite.clustering import directions, find_clusters
+from floral_lite.clustering import Found, directions, find_clusters
 from floral_lite.federation import Engine, Population, Run, asking, train_runs
 from floral_lite.federation.asking import ask, asked_rounds, first_gradients, sample_weights
 from floral_lite.methods import ROUTER
@@ -235,6 +235,16 @@ def test_where_nothing_stands_out_the_router_is_learned() -> None:
     after = train(task, method)
     theta = after.state.private[ROUTER]
     assert theta.any()
+
+
+def test_a_client_in_a_wrong_cluster_leaves_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    task = two_kinds(rounds=40, evaluate_every=40, participation=1.0)
+    wrong = task.clusters.clone()
+    wrong[3] = 1 - wrong[3]
+    monkeypatch.setattr(asking, "find_clusters", lambda *_: Found(wrong, effect=9.0, num_directions=1))
+    method = methods.FLoRAL(task.model, num_clusters=2, rank=1, routing="clustered")
+    mixture = torch.tensor(train(task, method).history.rounds[-1].mixture)
+    assert torch.equal(mixture.argmax(dim=1), task.clusters)
 
 
 def test_seeds_with_and_without_clusters_stand_side_by_side() -> None:

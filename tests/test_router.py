@@ -99,6 +99,11 @@ def test_one_hot_routers_take_the_cluster_modulo_the_number_of_adaptors() -> Non
     assert torch.equal(pi, torch.eye(3)[[0, 1, 2, 2]])
 
 
+def test_leaning_routers_give_one_adaptor_its_weight_and_the_others_the_rest() -> None:
+    pi = Router().mixture(router.leaning_logits(torch.tensor([0, 2]), 3, weight=0.9))
+    torch.testing.assert_close(pi, torch.tensor([[0.9, 0.05, 0.05], [0.05, 0.05, 0.9]]))
+
+
 @pytest.mark.parametrize("temperature", [0.25, 1.0, 3.0])
 def test_a_temperature_divides_the_logits(temperature: float) -> None:
     theta = torch.tensor([0.3, -1.2, 2.0], dtype=torch.float64)
