@@ -11,11 +11,13 @@ from floral_lite.plots.newcomers import Curve
 from .pictures import assert_readable
 
 MIXTURES = np.array([[1.0, 0.0], [0.25, 0.75], [0.5, 0.5]])
+IMAGES = np.arange(2 * 3 * 4 * 5).reshape(2, 3, 4, 5) / 120
 CURVES = {
     "labels": Curve([1, 5, 20], [50, 80, 90], [5, 3, 1]),
     "entropy": Curve([1, 5, 20], [40, 50, 60], [9, 8, 7]),
 }
 FIGURES: dict[str, Callable[[], Picture]] = {
+    "mosaics": lambda: newcomers.mosaics({"turned": IMAGES, "renamed": 1 - IMAGES}),
     "matrices": lambda: newcomers.matrices({"labels": MIXTURES, "entropy": 1 - MIXTURES}, [1, 0, 1]),
     "by_samples": lambda: newcomers.by_samples(
         {"rotate": CURVES, "shift": {"labels": CURVES["labels"]}},
@@ -31,6 +33,17 @@ FIGURES: dict[str, Callable[[], Picture]] = {
 @pytest.mark.parametrize("name", FIGURES)
 def test_it_is_readable_in_both_themes(name: str) -> None:
     assert_readable(FIGURES[name]())
+
+
+def test_a_row_is_a_cluster_and_a_column_a_label() -> None:
+    turned, renamed = FIGURES["mosaics"]().axes
+    assert [turned.get_title(), renamed.get_title()] == ["turned", "renamed"]
+    shown = np.asarray(turned.images[0].get_array())
+    assert shown.shape == (2 * 4, 3 * 5)
+    assert np.array_equal(shown[4:8, 10:15], IMAGES[1, 2])
+    assert turned.get_xticks().tolist() == [2, 7, 12]  # the middles
+    assert [label.get_text() for label in turned.get_yticklabels()] == ["0", "1"]
+    assert np.array_equal(np.asarray(renamed.images[0].get_array())[:4, :5], 1 - IMAGES[0, 0])
 
 
 def test_newcomers_are_sorted_by_their_cluster() -> None:

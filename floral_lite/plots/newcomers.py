@@ -25,6 +25,26 @@ class Curve(NamedTuple):
     sd: Sequence[float]
 
 
+def mosaics(panels: Mapping[str, npt.ArrayLike]) -> Picture:
+    """Each cluster's prototypes as images side by side: a panel a task, a row a cluster, a column a label.
+
+    Args:
+        panels: by title, shape (C, L, H, W), values in [0, 1].
+    """
+    made, axes = figure(len(panels), 1, 6.6, 3.1 * len(panels))
+    for axis, (title, images) in zip(axes.flat, panels.items(), strict=True):
+        images = np.asarray(images)
+        num_clusters, num_labels, height, width = images.shape
+        mosaic = images.transpose(0, 2, 1, 3).reshape(num_clusters * height, num_labels * width)
+        axis.imshow(mosaic, cmap="gray_r", vmin=0, vmax=1)
+        axis.set_title(title, color=GREY, fontsize=10)
+        axis.set_xticks(width * (np.arange(num_labels) + 0.5) - 0.5, range(num_labels))
+        axis.set_yticks(height * (np.arange(num_clusters) + 0.5) - 0.5, range(num_clusters))
+        axis.set(xlabel="label", ylabel="cluster")
+        axis.tick_params(length=0)
+    return made
+
+
 def matrices(panels: Mapping[str, npt.ArrayLike], clusters: Sequence[int]) -> Picture:
     """Newcomers' mixtures, a matrix a rule: a row a newcomer, sorted by its true cluster, dark blue is 1.
 
