@@ -186,7 +186,7 @@ def measure(task: Task, method: methods.FLoRAL, federation: Federation) -> list[
 
 def main(
     task: str,
-    seeds: Annotated[int, typer.Option(help="Federations for each kind of routing.")] = 10,
+    seeds: Annotated[int, typer.Option(help="Federations for each kind of routing.")] = 6,
     first: Annotated[int, typer.Option(help="The first seed.")] = 10,
     rounds: Annotated[int | None, typer.Option(help="The task's own if not given.")] = None,
     out: Annotated[Path, typer.Option(help="Folder of the JSON file.")] = RESULTS,
