@@ -31,9 +31,11 @@ def mosaics(panels: Mapping[str, npt.ArrayLike]) -> Picture:
     Args:
         panels: by title, shape (C, L, H, W), values in [0, 1].
     """
-    made, axes = figure(len(panels), 1, 6.6, 3.1 * len(panels))
+    made, axes = figure(len(panels), 1, 6.4, 3.4 * len(panels))
     for axis, (title, images) in zip(axes.flat, panels.items(), strict=True):
-        images = np.asarray(images)
+        images = np.pad(
+            np.asarray(images, dtype=float), ((0, 0), (0, 0), (1, 1), (1, 1)), constant_values=np.nan
+        )  # a gap between them
         num_clusters, num_labels, height, width = images.shape
         mosaic = images.transpose(0, 2, 1, 3).reshape(num_clusters * height, num_labels * width)
         axis.imshow(mosaic, cmap="gray_r", vmin=0, vmax=1)
