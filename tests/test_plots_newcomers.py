@@ -40,7 +40,7 @@ def test_a_row_is_a_cluster_and_a_column_a_label() -> None:
     assert [turned.get_title(), renamed.get_title()] == ["turned", "renamed"]
     shown = np.ma.filled(turned.images[0].get_array(), np.nan)
     assert shown.shape == (2 * 6, 3 * 7)  # with a gap around each image
-    assert np.array_equal(shown[7:11, 15:19], IMAGES[1, 2])
+    assert np.array_equal(shown[7:11, 15:20], IMAGES[1, 2])
     assert np.isnan(shown[6]).all()
     assert turned.get_xticks().tolist() == [3, 10, 17]  # the middles
     assert [label.get_text() for label in turned.get_yticklabels()] == ["0", "1"]
