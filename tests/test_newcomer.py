@@ -116,6 +116,7 @@ def test_routers_of_a_stack_are_each_as_alone_and_what_was_given_stays() -> None
         torch.testing.assert_close(both[k], own)
     assert not start.any()
     assert not both.requires_grad
+    assert not start.requires_grad
     torch.testing.assert_close(fit_router(lambda pi: pi.sum(), start, 0), torch.full_like(start, 1 / C))
 
 
