@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from .errors import require
+from .objectives import check_simplex
 
 
 @dataclass(frozen=True)
@@ -98,6 +99,33 @@ def entropy(mixture: Tensor) -> Tensor:
     # 0 log 0 = 1 log 1 = 0; at a weight of 0 the slope of -pi log pi is infinite, and its gradient NaN
     entropies: Tensor = torch.special.entr(mixture.masked_fill(mixture == 0, 1)).sum(dim=-1)
     return entropies
+
+
+def effective_number(mixtures: Tensor) -> Tensor:
+    """How many adaptors a federation tells apart: exp(H(mean of pi^k) - mean of H(pi^k)).
+
+    exp(H) of a mixture is the number of adaptors that it would use if it used them all alike. That of the
+    mean mixture alone does not do: it is C where all clients are undecided, too. So what a client spreads by
+    itself is divided out.
+
+    Args:
+        mixtures: pi^k, shape (..., K, C).
+
+    Returns:
+        From 1, all mixtures alike, to min(K, C), one-hot and evenly spread; shape (...).
+
+    Raises:
+        InputError: mixtures are not on the simplex.
+
+    Source: Jost, 2007: the effective number of distinct communities, of order 1, all weighted alike.
+
+    Example:
+        >>> undecided, decided = torch.full((4, 4), 0.25), torch.eye(4)
+        >>> effective_number(undecided), effective_number(decided)
+        (tensor(1.), tensor(4.))
+    """
+    check_simplex("mixtures", mixtures)
+    return (entropy(mixtures.mean(dim=-2)) - entropy(mixtures).mean(dim=-1)).exp()
 
 
 def closed_form(losses: Tensor, learning_rate: float) -> Tensor:

@@ -12,12 +12,14 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 from torch.nn import functional
 
-from floral_lite import Floral, Settings, Task, methods
+from floral_lite import Floral, Settings, Task, methods, tasks
 from floral_lite.federation import federated_rounds
 from floral_lite.federation.draws import batches, draw
 from floral_lite.federation.loop import sample_clients
@@ -320,6 +322,48 @@ def test_the_shapes_are_the_papers(benchmark: Any) -> None:
     pixels = shapes.shards(2, 50, (3, 4, 4), num_labels=10, seed=0)[0].inputs
     assert torch.equal((pixels * 255).round() / 255, pixels)
     assert 0 <= pixels.min() < pixels.max() <= 1
+
+
+def test_newcomers_are_tried_by_every_rule(benchmark: Any, tmp_path: Path) -> None:
+    newcomers = benchmark("newcomers")
+    newcomers.main("digits-rotate", seeds=1, first=0, rounds=1, out=tmp_path)
+    content = json.loads((tmp_path / "newcomers-digits-rotate.json").read_text())
+    lines = {(line["routing"], line["rule"], line["samples"]): line for line in content["results"]}
+    assert len(lines) == len(content["results"]) == 2 * (3 + 3 * 7)
+    assert all(np.shape(line["accuracy"]) == (1, 8) for line in lines.values())
+    assert np.shape(lines["learned", "entropy, gradient", 5]["right cluster"]) == (1, 8)
+    # inputs alone tell how a newcomer is turned, whatever the models have learned
+    assert np.mean(lines["optimal", "prototypes, pixels", 20]["right cluster"]) > 0.9
+    assert content["machine"]["seeds"] == [0]
+
+
+def test_the_networks_of_the_newcomers_are_the_tasks(benchmark: Any) -> None:
+    newcomers, task = benchmark("newcomers"), tasks.load("digits-rotate")
+    parameters = {name: torch.stack([w, 2 * w]).detach() for name, w in task.model.named_parameters()}
+    inputs = torch.stack([shard.inputs[:3] for shard in task.train[:2]])
+    outputs = newcomers.run(parameters, inputs)
+    for index in range(2):
+        own = {name: tensor[index] for name, tensor in parameters.items()}
+        torch.testing.assert_close(outputs[index], functional_call(task.model, own, (inputs[index],)))
+
+
+def test_choosing_keeps_validation_samples_away_and_says_what_there_is(
+    benchmark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    choosing = benchmark("choosing")
+    task = tasks.load("digits-rotate")
+    kept, away = choosing.split(task)
+    for whole, first, rest in zip(task.train, kept.train, away, strict=True):
+        assert 4 * len(rest) <= len(first) == len(whole) - len(rest)
+        assert torch.equal(torch.cat([first.inputs, rest.inputs]), whole.inputs)
+    monkeypatch.setitem(choosing.CASES, "counts", [(2, 0.25, 3, 0.1)])
+    monkeypatch.setitem(choosing.SEEDS, "counts", 1)
+    choosing.main("digits-rotate", "counts", first=4, rounds=1, out=tmp_path)
+    (line,) = json.loads((tmp_path / "choosing-digits-rotate-counts.json").read_text())["results"]
+    assert (line["clusters"], line["fraction"], line["C"], line["seed"]) == (2, 0.25, 3, 4)
+    assert 1.5 < line["validation loss"] < 3
+    assert 1 <= line["effective"] < 1.1
+    assert line["added"] > 0
 
 
 @pytest.mark.parametrize("name", ["floor", "growth", "measure"])

@@ -14,7 +14,7 @@ from torch.nn import functional
 from floral_lite import Floral, InputError, router
 from floral_lite.adaptors import Options, initialise, personalise, plan
 from floral_lite.models import seeded
-from floral_lite.router import Router, closed_form, entropy, momentum_form
+from floral_lite.router import Router, closed_form, effective_number, entropy, momentum_form
 
 MODEL = seeded(lambda: nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3)), seed=0).double()
 PLAN = plan(MODEL, Options(rank=2))
@@ -333,3 +333,24 @@ def test_from_uniform_a_gradient_step_is_the_closed_form_to_second_order() -> No
     assert order_of_the_difference(0.5 / 3) == pytest.approx(2, abs=0.1)
     # and it is eta / C: with any other learning rate the first order stays
     assert order_of_the_difference(0.5) == pytest.approx(1, abs=0.1)
+
+
+def test_the_effective_number_is_of_adaptors_that_clients_tell_apart() -> None:
+    undecided, decided = torch.full((6, 3), 1 / 3).double(), torch.eye(3).repeat(2, 1).double()
+    uneven = torch.eye(2).double()[[0, 0, 0, 1]]
+    pi = torch.tensor([[0.9, 0.1], [0.3, 0.7]], dtype=torch.float64)
+    apart = -(0.6 * math.log(0.6) + 0.4 * math.log(0.4))
+    within = -sum(p * math.log(p) for p in (0.9, 0.1, 0.3, 0.7)) / 2
+    for mixtures, wanted in (
+        (undecided, 1),
+        (decided, 3),
+        (decided[:1].repeat(6, 1), 1),  # all agree
+        (uneven, 4 / 3**0.75),  # exp of H(3/4, 1/4)
+        (pi, math.exp(apart - within)),
+    ):
+        found = effective_number(mixtures)
+        torch.testing.assert_close(found, torch.tensor(wanted, dtype=torch.float64))
+    both = effective_number(torch.stack([undecided, decided]))
+    torch.testing.assert_close(both, torch.tensor([1.0, 3.0], dtype=torch.float64))
+    with pytest.raises(InputError, match="mixtures"):
+        effective_number(2 * undecided)

@@ -1,0 +1,201 @@
+"""A client that was not there in training: its mixture from a few samples, with labels or without.
+
+The server's models stand still. Only the newcomer's C mixture weights are found, in one of two ways: by steps
+on a router, or by a number that each sample gives each cluster, summed and put into the closed form
+pi_c prop exp(-sum_i l_i(c)).
+"""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from .errors import require
+from .objectives import check_mixtures
+from .router import closed_form, entropy, one_hot_logits
+
+
+def fit_router(
+    loss: Callable[[Tensor], Tensor], logits: Tensor, steps: int = 50, learning_rate: float = 1.0
+) -> Tensor:
+    """Gradient steps on a router alone: theta <- theta - eta d loss(softmax(theta)) / d theta.
+
+    Args:
+        loss: of a mixture (..., C), a scalar: of labelled samples, or the entropy of predictions. For several
+            newcomers at once the sum of theirs, so that nobody's step depends on another.
+        logits: theta to start from, such as `uniform_logits(1, C)[0]`, shape (..., C).
+        steps: how many, >= 0.
+        learning_rate: eta > 0.
+
+    Returns:
+        The mixtures pi, shape (..., C).
+
+    Raises:
+        InputError: steps or learning_rate is out of range, or the loss is no scalar.
+
+    Source: section 'Practical Implementation', 'Learning the mixture weights', with all else held still.
+
+    Example:
+        >>> models = torch.tensor([0.0, 1.0])  # the newcomer's best model is 0.8
+        >>> mixture = fit_router(lambda pi: (pi @ models - 0.8) ** 2, torch.zeros(2), steps=200)
+        >>> mixture.round(decimals=3)
+        tensor([0.2000, 0.8000])
+    """
+    require(steps >= 0, f"steps is {steps}; it must be at least 0")
+    require(learning_rate > 0, f"learning_rate is {learning_rate}; it must be positive: try 1")
+    for _ in range(steps):
+        logits = logits.detach().requires_grad_()
+        value = loss(torch.softmax(logits, dim=-1))
+        require(value.dim() == 0, f"loss has the shape {tuple(value.shape)}; it must be a scalar: sum it up")
+        (gradient,) = torch.autograd.grad(value, logits)
+        logits = logits - learning_rate * gradient
+    return torch.softmax(logits.detach(), dim=-1)
+
+
+def match_labels(outputs: Tensor, labels: Tensor) -> Tensor:
+    """Bayes' rule, with each cluster as likely as any other before: pi_c prop prod_i p(y_i | x_i, w_c).
+
+    It is the closed form of a router that was reset, with the sum of the cross-entropies: eta is N.
+
+    Args:
+        outputs: logits of the C clusters' models on the newcomer's samples, shape (..., C, N, L).
+        labels: in [0, L), integers, shape (..., N).
+
+    Returns:
+        pi, shape (..., C).
+
+    Raises:
+        InputError: the shapes do not fit, or a label is out of range.
+
+    Example:
+        >>> outputs = torch.tensor([[[9.0, 1.0]], [[1.0, 3.0]]]).log()  # 90% and 25% for label 0
+        >>> match_labels(outputs, torch.tensor([0]))
+        tensor([0.7826, 0.2174])
+    """
+    _check_outputs(outputs)
+    wanted = (*outputs.shape[:-3], outputs.shape[-2])
+    require(
+        labels.shape == wanted,
+        f"labels has the shape {tuple(labels.shape)}; outputs {tuple(outputs.shape)} need {wanted}",
+    )
+    num_labels = outputs.shape[-1]
+    low, high = int(labels.min()), int(labels.max())
+    require(
+        not labels.is_floating_point() and low >= 0 and high < num_labels,
+        f"labels go from {low} to {high}, of {labels.dtype}; they must be integers in [0, {num_labels})",
+    )
+    index = labels[..., None, :, None].expand(*outputs.shape[:-1], 1)
+    # l_i(c) = -log p(y_i | x_i, w_c)
+    losses = -outputs.log_softmax(dim=-1).gather(-1, index).squeeze(-1)
+    return closed_form(losses.sum(dim=-1), 1.0)
+
+
+def minimise_entropy(outputs: Tensor) -> Tensor:
+    """Without labels: pi_c prop exp(-sum_i H_i(c)), H_i(c) being the entropy of what model c predicts.
+
+    The bet is that the right model is the surest one. Where clusters give the same inputs other labels, all
+    are as sure, and nothing is learned.
+
+    Args:
+        outputs: logits of the C clusters' models on the newcomer's samples, shape (..., C, N, L).
+
+    Returns:
+        pi, shape (..., C).
+
+    Raises:
+        InputError: outputs has fewer than three axes, or an empty one.
+
+    Source: the objective of Wang et al., 2021 (Tent), here of a choice among C models; not the paper's.
+
+    Example:
+        >>> sure, unsure = [[9.0, 0.0]], [[0.0, 0.0]]
+        >>> minimise_entropy(torch.tensor([sure, unsure])).round(decimals=2)
+        tensor([0.6700, 0.3300])
+    """
+    _check_outputs(outputs)
+    return closed_form(entropy(outputs.softmax(dim=-1)).sum(dim=-1), 1.0)
+
+
+def prototypes(
+    features: Sequence[Tensor], labels: Sequence[Tensor], mixtures: Tensor, num_labels: int
+) -> Tensor:
+    """Each cluster's mean features of each label, over the clients of the federation.
+
+    Args:
+        features: of each client's samples, K tensors (N^k, d), all of the same network.
+        labels: of the same samples, K tensors (N^k,) of integers in [0, num_labels).
+        mixtures: pi^k; client k counts with pi_c^k in cluster c; shape (K, C).
+        num_labels: L.
+
+    Returns:
+        Shape (C, L, d); infinite, and so never near, where a cluster has no such label.
+
+    Raises:
+        InputError: the lists are not of the same clients, or a row of the mixtures is none.
+
+    Source: averaged as the class prototypes of Tan et al., 2022 (FedProto), but a cluster; not the paper's.
+
+    Example:
+        >>> features = [torch.tensor([[1.0], [3.0]]), torch.tensor([[7.0]])]
+        >>> labels = [torch.tensor([0, 0]), torch.tensor([1])]
+        >>> prototypes(features, labels, torch.eye(2), num_labels=2).squeeze(-1)
+        tensor([[2., inf],
+                [inf, 7.]])
+    """
+    require(
+        len(features) == len(labels) > 0,
+        f"features are of {len(features)} clients, labels of {len(labels)}; give both of every client",
+    )
+    check_mixtures(mixtures, len(features), mixtures.shape[-1])
+    require(
+        all(own.dim() == 2 and len(own) == len(of_own) for own, of_own in zip(features, labels, strict=True)),
+        "features of a client must be (N, d), with a label for each of the N samples",
+    )
+    num_clusters, num_features = mixtures.shape[1], features[0].shape[-1]
+    sums = features[0].new_zeros(num_clusters, num_labels, num_features)
+    counts = features[0].new_zeros(num_clusters, num_labels)
+    for own, of_own, mixture in zip(features, labels, mixtures, strict=True):
+        here = torch.nn.functional.one_hot(of_own, num_labels).to(own)  # (N^k, L)
+        # sum_k pi_c^k sum_{i : y_i = y} h(x_i), and how many that are
+        sums += mixture[:, None, None] * (here.T @ own)
+        counts += mixture[:, None] * here.sum(dim=0)
+    return torch.where(counts[..., None] > 0, sums / counts[..., None], torch.inf)
+
+
+def match_prototypes(features: Tensor, prototypes: Tensor) -> Tensor:
+    """Without labels: the cluster whose prototypes are nearest, min_c mean_i min_y ||h(x_i) - p_cy||^2.
+
+    Args:
+        features: h(x_i) of the newcomer's samples, shape (..., N, d).
+        prototypes: p_cy, see `prototypes`, shape (C, L, d).
+
+    Returns:
+        A one-hot pi, shape (..., C).
+
+    Raises:
+        InputError: the shapes do not fit.
+
+    Source: ours, not the paper's.
+
+    Example:
+        >>> clusters = torch.tensor([[[0.0], [1.0]], [[5.0], [6.0]]])  # two clusters, two labels, d = 1
+        >>> match_prototypes(torch.tensor([[4.0], [5.5]]), clusters)
+        tensor([0., 1.])
+    """
+    require(
+        prototypes.dim() == 3 and features.dim() >= 2 and features.shape[-1] == prototypes.shape[-1],
+        f"features have the shape {tuple(features.shape)} and prototypes {tuple(prototypes.shape)}; "
+        "they must be (..., N, d) and (C, L, d)",
+    )
+    apart = features[..., None, :, None, :] - prototypes[:, None]  # (..., C, N, L, d)
+    nearest = apart.square().sum(dim=-1).amin(dim=-1).mean(dim=-1)
+    logits = one_hot_logits(nearest.argmin(dim=-1), len(prototypes))
+    return logits.to(features).softmax(dim=-1)
+
+
+def _check_outputs(outputs: Tensor) -> None:
+    """Raise InputError unless there is at least one sample for at least one model."""
+    require(
+        outputs.dim() >= 3 and outputs.numel() > 0,
+        f"outputs has the shape {tuple(outputs.shape)}; it must be (..., C, N, L) with at least one sample",
+    )
