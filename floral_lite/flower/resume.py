@@ -1,0 +1,52 @@
+"""Where a server begins: at the newest checkpoint in its folder, or with a new federation."""
+
+import secrets
+from pathlib import Path
+
+import torch
+
+from ..errors import require
+from ..federation.checkpoint import load_checkpoint
+from ..federation.record import check_same_run, check_same_shapes, new_history
+from ..federation.rounds import Federation, Run, initial_state
+from ..federation.server import first_moments
+
+
+def begin(run: Run, folder: Path | str) -> Federation:
+    """The newest checkpoint in a folder, or a federation that has not begun.
+
+    Args:
+        run: task, method and seed.
+        folder: of checkpoints.
+
+    Returns:
+        History, averaged tensors and moments. The history's configuration has the federation's own name,
+        by which clients tell their files apart.
+
+    Raises:
+        InputError: the checkpoint is of another run, or has more rounds than are wanted; or everything
+            is private.
+    """
+    settings = run.task.settings
+    first = initial_state(run, settings, torch.device("cpu"))
+    history = new_history(run.task, run.method, first, settings, run.seed, torch.device("cpu"), "flower")
+    averaged = first._replace(private={})
+    require(
+        bool(averaged.tensors()),
+        f"with method {run.method.name!r} clients share nothing: there is nothing to send, train them alone",
+    )
+    resumed = load_checkpoint(folder)
+    if resumed is None:
+        history.config["federation"] = secrets.token_hex(8)
+        return Federation(history, averaged, first_moments(first, settings))
+    (old,) = resumed
+    history.config["federation"] = old.history.config.get("federation")
+    check_same_run(old.history, history)
+    check_same_shapes(old.state, averaged)
+    done = len(old.history.rounds)
+    require(
+        done <= settings.rounds,
+        f"rounds is {settings.rounds}, but {folder} has {done} already: give at least as many",
+    )
+    history.rounds.extend(old.history.rounds)
+    return old._replace(history=history)
