@@ -10,6 +10,7 @@ from ..federation.checkpoint import load_checkpoint
 from ..federation.record import check_same_run, check_same_shapes, new_history
 from ..federation.rounds import Federation, Run, initial_state
 from ..federation.server import first_moments
+from ..roles import Roles
 
 
 def begin(run: Run, folder: Path | str) -> Federation:
@@ -49,4 +50,8 @@ def begin(run: Run, folder: Path | str) -> Federation:
         f"rounds is {settings.rounds}, but {folder} has {done} already: give at least as many",
     )
     history.rounds.extend(old.history.rounds)
-    return old._replace(history=history)
+    # a file has the names in an order of its own; Flower's wrappers go by the order of what is sent
+    state = Roles(
+        *({name: kept[name] for name in role} for kept, role in zip(old.state, averaged, strict=True))
+    )
+    return old._replace(history=history, state=state)
