@@ -26,7 +26,7 @@ ifneq ($(shell command -v npm),)
 MATHJAX := book/_vendor/tex-svg-full.js
 endif
 
-.PHONY: book chapters test lint serve coursework clean clean-notebooks lock
+.PHONY: book chapters test test-flower flower-demo lint serve coursework clean clean-notebooks lock
 
 book: $(BUILT)
 	@echo "Open $(CURDIR)/_build/html/index.html"
@@ -36,6 +36,26 @@ chapters: $(EXECUTED)
 # On all cores; one that has nothing left takes over tests of another.
 test: $(BUILT)
 	$(BIN)/python -m pytest --numprocesses auto --dist worksteal
+
+# Flower wants older versions of some packages than the book has, and Python 3.11: it has an environment of its own,
+# in which the rest is that of .venv.
+FLOWER := .venv-flower/bin/python
+test-flower: .venv-flower/.installed
+	$(FLOWER) -m pytest --numprocesses auto --dist worksteal tests/test_flower*.py floral_lite/flower
+
+# A SuperLink and three SuperNodes on this machine, and the same federation on the engine.
+flower-demo: .venv-flower/.installed
+	$(FLOWER) examples/flower/demo.py
+
+.venv-flower/.installed: examples/flower/flower.lock $(INSTALLED)
+	$(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Flower has Python 3.11 or newer: make flower-demo PYTHON=python3.12")'
+	rm -rf .venv-flower
+	$(BIN)/uv venv --quiet --python $(BIN)/python .venv-flower
+	$(subst VIRTUAL_ENV=.venv,VIRTUAL_ENV=.venv-flower,$(INSTALL)) --requirement examples/flower/flower.lock \
+		|| $(BIN)/python -m pip --python .venv-flower install --quiet --requirement examples/flower/flower.lock
+	{ echo $(CURDIR); $(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))'; } \
+		> $$($(FLOWER) -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/floral_lite.pth
+	touch $@
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check
@@ -52,7 +72,7 @@ coursework: $(INSTALLED)
 	$(BIN)/python book/_ext/coursework.py $(FOLDER) $(CHAPTERS)
 
 clean:
-	rm -rf _build .venv book/node_modules book/_vendor .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf _build .venv .venv-flower book/node_modules book/_vendor .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 # Outputs, counts and widget state out; the install cell and the Colab badge as _config.yml has them.
 clean-notebooks: $(INSTALLED)
@@ -72,6 +92,11 @@ lock: $(INSTALLED)
 	  $(BIN)/uv pip compile --quiet --universal --python-version 3.10 --extra coursework \
 		--constraint requirements.lock --no-header --no-annotate pyproject.toml \
 	  | grep -vxFf requirements.lock | grep -Ev '^(nvidia-|cuda-|triton)'; } > book/_ext/coursework.lock
+	echo 'flwr>=1.41' | $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate \
+		--output-file examples/flower/flower.lock -
+	{ echo "# Flower and what it needs, some of it older than in requirements.lock, made by 'make lock'; Python 3.11 or newer."; \
+	  grep -v '^#' examples/flower/flower.lock; } > examples/flower/flower.lock.new
+	mv examples/flower/flower.lock.new examples/flower/flower.lock
 
 $(INSTALLED): requirements.lock pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "Python 3.10 or newer, please: make book PYTHON=python3.12")'

@@ -18,7 +18,7 @@ from ..roles import Roles
 from .messages import ARRAYS, CONFIG, METRICS, from_arrays, to_arrays
 from .state import OwnFile, Private
 
-# Makes the run out of the configuration that `flwr run` is given, the same on every machine.
+# Makes the run out of the app's configuration; at a client its SuperNode's `--node-config` is added to that.
 Make = Callable[[Mapping[str, Any]], Run]
 
 
@@ -124,8 +124,9 @@ def client_app(
     with a `folder` in its `--node-config` keeps its own file there.
 
     Args:
-        make: makes the run out of the app's configuration. A client that has only its own data gives a
-            task whose `train` and `test` are `Population(K, lambda k: mine)`.
+        make: makes the run out of the app's configuration and the SuperNode's, which may say where its
+            data are. A client that has only its own data gives a task whose `train` and `test` are
+            `Population(K, lambda k: mine)`.
         folder: where the client keeps its router and all else that is private, in one file a federation.
         weighted: send parameters multiplied by their weights, as secure aggregation needs them; the
             server is started with the same.
@@ -141,7 +142,7 @@ def client_app(
     app = ClientApp()
 
     def client(message: Message, context: Context) -> Client:
-        run = make(context.run_config)
+        run = make({**context.run_config, **context.node_config})
         mine = context.node_config.get("folder", folder)
         return Client(run, find_number(context, run.task.num_clients), str(mine), message)
 
