@@ -22,7 +22,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--folder", type=Path, help="for keys, logs and files; one that is removed if none")
     given = parser.parse_args()
-    config = {"method": given.method, "rounds": given.rounds, "num-clients": 3}
+    config = {"method": given.method, "rounds": given.rounds, "evaluate-every": 1, "num-clients": 3}
     with tempfile.TemporaryDirectory() as temporary:
         folder = (given.folder or Path(temporary)).absolute()
         begin = time.perf_counter()

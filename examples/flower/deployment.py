@@ -60,6 +60,7 @@ class Deployment:
         self.start_superlink()
         for client in range(self.num_clients):
             self.flwr("supernode", "register", f"{self.key(client)}.pub", "local")
+        for client in range(self.num_clients):
             self.start_supernode(client)
         return self
 
@@ -99,7 +100,6 @@ class Deployment:
             *("--node-config", f'partition-id={client} folder="{own}" data="{own}/data.safetensors"'),
             *("--host", HOST, "--port", str(self.node_ports[client])),
         )
-        self._until_open(name, self.node_ports[client])
 
     def flwr(self, *arguments: object) -> str:
         """Flower's command line, and what it says."""

@@ -13,7 +13,7 @@ from safetensors import safe_open
 
 from floral_lite.federation import load_checkpoint
 
-ROUNDS = 8
+ROUNDS = 6
 
 
 def main() -> None:
@@ -23,7 +23,7 @@ def main() -> None:
     parser.add_argument("--patience", type=float, default=600, help="seconds for each step")
     given = parser.parse_args()
     folder, server = given.folder.absolute(), given.folder.absolute() / "server"
-    config = {"method": "floral", "rounds": ROUNDS, "num-clients": 3}
+    config = {"method": "floral", "rounds": ROUNDS, "evaluate-every": ROUNDS, "num-clients": 3}
 
     def wait(what: str, condition: Callable[[], bool]) -> None:
         begin = time.monotonic()
@@ -36,12 +36,12 @@ def main() -> None:
     deal(folder, 3)
     with Deployment(folder, 3) as deployment:
         run(deployment, config, server, wait=False)
-        wait("two rounds are done", lambda: done(server) >= 2)
+        wait("a round is done", lambda: done(server) >= 1)
         wait("client 1 trains in a round", lambda: own(deployment, 1)[0] > done(server))
         deployment.kill("supernode-1", signal.SIGKILL)
         number, theta = own(deployment, 1)
         print(f"SuperNode 1 is killed in round {number}")
-        wait("the run has gone on by two rounds without it", lambda: done(server) >= number + 1)
+        wait("the run has gone on without it", lambda: done(server) >= number)
         deployment.start_supernode(1)
         wait("it trains again", lambda: own(deployment, 1)[0] > number)
         same = torch.equal(own(deployment, 1, "before")[1], theta)
@@ -58,9 +58,7 @@ def main() -> None:
         (federation,) = load_checkpoint(server) or []
         numbers = [entry.round for entry in federation.history.rounds]
         print(f"after the restart it went on from round {kept + 1}; the rounds are {numbers}")
-        print(
-            f"test accuracies: {[round(entry.test_accuracy or 0, 4) for entry in federation.history.rounds]}"
-        )
+        print(f"test accuracy at the end: {federation.history.rounds[-1].test_accuracy:.4f}")
 
 
 def done(server: Path) -> int:

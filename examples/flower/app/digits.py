@@ -39,7 +39,7 @@ def make(config: Mapping[str, Any]) -> Run:
             batch_size=16,
             learning_rate=0.3,
             router_learning_rate=10.0,
-            evaluate_every=1,
+            evaluate_every=config["evaluate-every"],
         ),
         details={},
     )
@@ -53,6 +53,6 @@ server = ServerApp()
 @server.main()
 def main(grid: Grid, context: Context) -> None:
     """The folder is in the configuration, so that another federation can have another."""
-    server_app(make, str(context.run_config["folder"]), min_replies=2, patience=20, timeout=120)(
+    server_app(make, str(context.run_config["folder"]), min_replies=2, patience=60, timeout=600)(
         grid, context
     )
