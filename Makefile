@@ -36,6 +36,7 @@ chapters: $(EXECUTED)
 # On all cores; one that has nothing left takes over tests of another.
 test: $(BUILT)
 	$(BIN)/python -m pytest --numprocesses auto --dist worksteal
+	if $(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then $(MAKE) test-flower; fi
 
 # Flower wants older versions of some packages than the book has, and Python 3.11: it has an environment of its own,
 # in which the rest is that of .venv.

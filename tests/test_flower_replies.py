@@ -348,6 +348,7 @@ def test_a_cluster_of_nobody_keeps_its_slice_when_trimmed(tmp_path: Path) -> Non
     ("choice", "message"),
     [
         ({"min_replies": 0}, "min_replies is 0"),
+        ({"min_replies": 6}, "of the 5 clients 5 are sampled a round"),
         ({"trim": 0.6}, r"trim is 0\.6; it must be in \[0, 0\.5\]"),
         ({"clip_norm": 0.0}, "clip_norm is 0"),
         ({"patience": 0}, "patience is 0"),

@@ -34,7 +34,7 @@ class RolesStrategy(Strategy):
         run: task, method and seed. Of the task only the model, the number of clients and the settings are
             looked at, never the data.
         folder: gets a checkpoint after each round; the run goes on from one that is there.
-        min_replies: good replies without which a round changes nothing, >= 1.
+        min_replies: good replies without which a round changes nothing, from 1 to as many as are sampled.
         patience: seconds for which a round waits for clients that it wants and that are not connected.
         max_samples: the largest number of samples that a client is believed to have.
         clip_norm: the largest norm of a client's update, > 0; None for no limit.
@@ -65,7 +65,13 @@ class RolesStrategy(Strategy):
         weighted: bool = False,
     ) -> None:
         """Check the choices."""
-        require(min_replies >= 1, f"min_replies is {min_replies}; it must be at least 1")
+        num_clients, participation = run.task.num_clients, run.task.settings.participation
+        sampled = len(sample_clients(num_clients, participation, stream(run.seed, "clients", 1)))
+        require(
+            1 <= min_replies <= sampled,
+            f"min_replies is {min_replies}; of the {num_clients} clients {sampled} are sampled a round: "
+            f"it must be 1 to {sampled}",
+        )
         require(patience > 0, f"patience is {patience} s; it must be positive")
         require(clip_norm is None or clip_norm > 0, f"clip_norm is {clip_norm}; it must be positive")
         require(0 <= trim <= 0.5, f"trim is {trim}; it must be in [0, 0.5]: try 0.1, or 0.5 for the median")
@@ -114,7 +120,7 @@ class RolesStrategy(Strategy):
         self.state = from_arrays(arrays, self.state)
         generator = stream(self.run.seed, "clients", self.number)
         sampled = sample_clients(self.run.task.num_clients, self.settings.participation, generator)
-        there = self.nodes.wait(grid, sampled, min(self.min_replies, len(sampled)), self.patience)
+        there = self.nodes.wait(grid, sampled, self.min_replies, self.patience)
         logger.info("round %d: clients %s of %s", self.number, list(there), sampled)
         self.begun = time.perf_counter()
         return self._messages(MessageType.TRAIN, self.number, there, arrays, config)
