@@ -38,6 +38,8 @@ class LocalGrid(Grid):
         self.app, self.meddle = app, meddle
         self.node_of = {client: 100 + client for client in range(num_clients) if client not in absent}
         self.node_config = node_config
+        self.waiting: list[Message] = []
+        self.at_once = 2  # answers come one after the other
         self.sent: list[tuple[int, Message, Message]] = []
         TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
 
@@ -55,10 +57,15 @@ class LocalGrid(Grid):
         return list(self.node_of.values())
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        raise NotImplementedError
+        for message in messages:
+            self.waiting += self.deliver(message)
+            yield message.metadata.message_id
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        raise NotImplementedError
+        asked = set(message_ids)
+        come, self.waiting = self.waiting[: self.at_once], self.waiting[self.at_once :]
+        assert all(reply.metadata.reply_to_message_id in asked for reply in come)
+        return come
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None

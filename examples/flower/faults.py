@@ -14,6 +14,7 @@ from safetensors import safe_open
 from floral_lite.federation import load_checkpoint
 
 ROUNDS = 6
+ALONE = 3  # where only the SuperLink is killed
 
 
 def main() -> None:
@@ -21,9 +22,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path, help="for keys, logs and files; a new one")
     parser.add_argument("--patience", type=float, default=600, help="seconds for each step")
+    parser.add_argument("--superlink-only", action="store_true", help="leave the SuperNodes alone")
     given = parser.parse_args()
     folder, server = given.folder.absolute(), given.folder.absolute() / "server"
-    config = {"method": "floral", "rounds": ROUNDS, "evaluate-every": ROUNDS, "num-clients": 3}
+    rounds = ALONE if given.superlink_only else ROUNDS
+    config = {"method": "floral", "rounds": rounds, "evaluate-every": rounds, "num-clients": 3}
 
     def wait(what: str, condition: Callable[[], bool]) -> None:
         begin = time.monotonic()
@@ -37,15 +40,16 @@ def main() -> None:
     with Deployment(folder, 3) as deployment:
         run(deployment, config, server, wait=False)
         wait("a round is done", lambda: done(server) >= 1)
-        wait("client 1 trains in a round", lambda: own(deployment, 1)[0] > done(server))
-        deployment.kill("supernode-1", signal.SIGKILL)
-        number, theta = own(deployment, 1)
-        print(f"SuperNode 1 is killed in round {number}")
-        wait("the run has gone on without it", lambda: done(server) >= number)
-        deployment.start_supernode(1)
-        wait("it trains again", lambda: own(deployment, 1)[0] > number)
-        same = torch.equal(own(deployment, 1, "before")[1], theta)
-        print(f"it goes on with the router that it had: {same}", flush=True)
+        if not given.superlink_only:
+            wait("client 1 trains in a round", lambda: own(deployment, 1)[0] > done(server))
+            deployment.kill("supernode-1", signal.SIGKILL)
+            number, theta = own(deployment, 1)
+            print(f"SuperNode 1 is killed in round {number}")
+            wait("the run has gone on without it", lambda: done(server) >= number)
+            deployment.start_supernode(1)
+            wait("it trains again", lambda: own(deployment, 1)[0] > number)
+            same = torch.equal(own(deployment, 1, "before")[1], theta)
+            print(f"it goes on with the router that it had: {same}", flush=True)
 
         wait("a round is done", lambda: done(server) >= own(deployment, 1)[0])
         wait("client 0 trains in a round", lambda: own(deployment, 0)[0] > done(server))

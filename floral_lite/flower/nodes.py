@@ -8,12 +8,15 @@ from flwr.serverapp import Grid
 
 from .messages import METRICS, logger, number
 
-# Seconds that a node has for saying which client it is; it then is asked again.
-QUERY_TIMEOUT = 60.0
+# Seconds that a connected node has for saying which client it is before a round goes on without it: a
+# process has to start there.
+ANSWER = 600.0
 
 
 class Nodes:
-    """Asks each node once which client it is, and knows it from then on.
+    """Asks each node which client it is, and knows it from then on.
+
+    Nobody waits for an answer: it is there when it comes, however slow the node's machine is.
 
     Args:
         num_clients: K.
@@ -23,11 +26,14 @@ class Nodes:
         """Nobody is known yet."""
         self.num_clients = num_clients
         self.client_of: dict[int, int] = {}
+        # message -> node
+        self.asked: dict[str, int] = {}
 
     def present(self, grid: Grid) -> dict[int, int]:
         """The node of each client that is connected; of two that are the same client the older one."""
         connected = set(grid.get_node_ids())
-        self._ask(grid, sorted(connected - self.client_of.keys()))
+        self._ask(grid, sorted(connected - self.client_of.keys() - set(self.asked.values())))
+        self._listen(grid)
         node_of: dict[int, int] = {}
         for node, client in self.client_of.items():
             if node in connected and node_of.setdefault(client, node) != node:
@@ -44,7 +50,7 @@ class Nodes:
             grid: Flower's.
             clients: their numbers.
             least: so many have to be there, however long it takes.
-            patience: seconds to wait for the others.
+            patience: seconds to wait for the others to connect.
 
         Returns:
             client -> node, sorted by client.
@@ -55,7 +61,8 @@ class Nodes:
             present = self.present(grid)
             there = {client: present[client] for client in sorted(clients) if client in present}
             missing = set(clients) - there.keys()
-            if not missing or (len(there) >= least and time.monotonic() > deadline):
+            late = time.monotonic() > deadline + (ANSWER if self.asked else 0)
+            if not missing or (len(there) >= least and late):
                 return there
             if missing != told:
                 logger.info("waiting for clients %s", sorted(missing))
@@ -64,14 +71,19 @@ class Nodes:
 
     def _ask(self, grid: Grid, nodes: list[int]) -> None:
         """Ask nodes that are new."""
-        if not nodes:
-            return
-        questions = [Message(RecordDict(), node, MessageType.QUERY) for node in nodes]
-        for reply in grid.send_and_receive(questions, timeout=QUERY_TIMEOUT):
-            node = reply.metadata.src_node_id
+        for node in nodes:
+            for message in grid.push_messages([Message(RecordDict(), node, MessageType.QUERY)]):
+                self.asked[message] = node
+
+    def _listen(self, grid: Grid) -> None:
+        """Take in the answers that have come; a node that gave none, or a wrong one, is asked again."""
+        for reply in grid.pull_messages(list(self.asked)) if self.asked else ():
+            node = self.asked.pop(reply.metadata.reply_to_message_id, None)
+            if node is None:
+                continue
             try:
                 client = number(reply.content.metric_records[METRICS], "client")
-                if node not in nodes or client not in range(self.num_clients):
+                if client not in range(self.num_clients):
                     raise ValueError(f"it says that it is client {client:g} of {self.num_clients}")
                 self.client_of[node] = int(client)
             except Exception as error:  # nothing that a node says may end the run
