@@ -1,5 +1,6 @@
 """Over Flower a federation comes to the same numbers as on the engines; what is private stays where it is."""
 
+import logging
 import shutil
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -304,10 +305,41 @@ def whole_rounds(flown: Flown) -> list[Any]:
     return flown.server.history.rounds
 
 
+@pytest.mark.parametrize("name", ["floral", "ensemble"])
+def test_so_it_is_with_the_closed_form(name: str, tmp_path: Path) -> None:
+    task = a_task(router_learning_rate=0.0)
+    method = make(name, task, routing="closed-form", router={"temperature": 0.1})
+    flown = Flown(task, method, tmp_path).federation
+    assert_same(flown, train(task, method, seed=SEED))
+    assert flown.state.private[ROUTER].std() > 0.01
+
+
 def test_a_method_that_shares_nothing_is_refused(tmp_path: Path) -> None:
     task = a_task()
     with pytest.raises(InputError, match="clients share nothing"):
         Flown(task, make("local", task), tmp_path)
+
+
+@pytest.mark.parametrize("name", ["floral", "ensemble"])
+def test_a_method_that_asks_before_it_trains_is_refused(name: str, tmp_path: Path) -> None:
+    task = a_task()
+    with pytest.raises(InputError, match=r"routing is 'clustered'.* use routing='learned' or 'closed-form'"):
+        Flown(task, make(name, task, routing="clustered"), tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_client_that_diverges_keeps_what_it_had(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    task = a_task(rounds=1, participation=1.0)
+    method = make("local-adaptor", task)
+    Flown(task, method, tmp_path)
+    files = {path: path.read_bytes() for path in (tmp_path / "clients").rglob("*.safetensors")}
+    assert len(files) == 5
+    task.train[1].inputs.fill_(1e200)
+    caplog.set_level(logging.WARNING, "flwr")
+    flown = Flown(replace(task, settings=task.settings.with_changes(rounds=2)), method, tmp_path)
+    assert any("client 1 is dropped" in line and "learning rates" in line for line in caplog.messages)
+    for path, content in files.items():
+        assert (path.read_bytes() == content) == (path == flown.own(1)), path
 
 
 def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:

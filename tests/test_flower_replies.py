@@ -246,7 +246,8 @@ def test_with_too_few_good_replies_a_round_changes_nothing(
 
     one = Flown(a_task(rounds=1, **settings), method, tmp_path / "one", min_replies=4, meddle=poison)
     two = Flown(a_task(rounds=2, **settings), method, tmp_path / "two", min_replies=4, meddle=poison)
-    assert any("3 good replies, 4 are needed" in line for line in caplog.messages)
+    assert any("3 good replies have come, and min_replies is 4" in line for line in caplog.messages)
+    assert math.isnan(two.server.history.rounds[1].train_loss)
     for role in ("shared", "clustered"):
         before, after = getattr(one.server.state, role), getattr(two.server.state, role)
         assert all(torch.equal(before[name], after[name]) for name in before)
@@ -256,6 +257,54 @@ def test_with_too_few_good_replies_a_round_changes_nothing(
     three = Flown(a_task(rounds=3, **settings), method, tmp_path / "two", min_replies=4, meddle=poison)
     assert [entry.round for entry in three.server.history.rounds] == [1, 2, 3]
     assert not torch.equal(three.server.state.shared["0.weight"], one.server.state.shared["0.weight"])
+
+
+@pytest.mark.parametrize(
+    ("largest", "choice"),
+    [(1e308, {"weighted": True}), (1e160, {"server_optimizer": "adam"})],
+    ids=["sums", "adam's squares"],
+)
+def test_finite_replies_with_an_average_that_is_not_change_nothing(
+    largest: float, choice: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    of_server = {name: choice[name] for name in choice.keys() & {"weighted"}}
+    fair = a_task(rounds=1, participation=1.0, **{k: v for k, v in choice.items() if k not in of_server})
+    method = make("floral", fair)
+
+    def largest_of_all(arrays: dict[str, Array], _: dict[str, Any]) -> None:
+        for name, array in arrays.items():
+            arrays[name] = Array(np.full_like(array.numpy(), largest))
+
+    def meddle(client: int, message: Message, reply: Message) -> list[Message]:
+        return spoiled(largest_of_all)(BAD, message, reply)
+
+    caplog.set_level(logging.WARNING, "flwr")
+    flown = Flown(fair, method, tmp_path, meddle=meddle, **of_server)
+    assert any("changes nothing: of finite replies the average is not finite" in m for m in caplog.messages)
+    first = method.initialise(fair.clusters, 3)
+    assert all(torch.equal(flown.server.state.shared[name], first.shared[name]) for name in first.shared)
+    for moment in flown.server.moments.values():
+        assert not any(tensor.any() for tensor in moment.tensors())
+
+
+def test_what_a_reply_says_of_itself_fills_no_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    fair = a_task(rounds=1, participation=1.0)
+    caplog.set_level(logging.WARNING, "flwr")
+
+    def long(arrays: dict[str, Array], metrics: dict[str, Any]) -> None:
+        metrics["weights"] = [1.0] * 100_000
+
+    Flown(fair, make("floral", fair), tmp_path / "list", meddle=spoiled(long))
+    error = Error(1, "first line\nround 9: a line that is not ours" + " x" * 100_000)
+    Flown(
+        fair,
+        make("floral", fair),
+        tmp_path / "error",
+        meddle=lambda k, message, reply: [Message(error, reply_to=message)] if k == BAD else [reply],
+    )
+    dropped = [line for line in caplog.messages if "is dropped" in line]
+    assert len(dropped) == 3  # of the error also the test's reply
+    assert all(len(line) < 600 and "\n" not in line for line in dropped)
 
 
 def test_a_round_goes_on_without_clients_that_are_not_there(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """A client's own file: whole or not at all, of one federation, and one round back if the server asks."""
 
+import errno
 import os
 from pathlib import Path
 
@@ -59,6 +60,23 @@ def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path, monkeypatch: pyt
     assert values(file.load(2, theta(0))) == [1, 1]
     file.save(2, theta(1), theta(2))
     assert values(file.load(3, theta(0))) == [2, 2]
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["client-7.safetensors"]
+
+
+def test_nobody_else_on_the_machine_reads_it_and_a_full_disk_leaves_no_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = OwnFile(tmp_path, NAME, 7)
+    file.save(1, theta(0), theta(1))
+    assert file.path.parent.stat().st_mode & 0o077 == 0
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        file.save(2, theta(1), theta(2))
+    assert values(file.load(2, theta(0))) == [1, 1]
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["client-7.safetensors"]
 
 

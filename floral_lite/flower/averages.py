@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ..federation.aggregate import aggregate
 from ..roles import Roles, is_statistic
-from .messages import Trained
+from .messages import Trained, by_path
 
 # So little of the weight is left in the middle that the mean over it is the median.
 MEDIAN = 0.5 - 1e-6
@@ -110,23 +110,11 @@ def clip_update(before: Roles, after: Roles, clip_norm: float) -> Roles:
         after: what the client sends.
         clip_norm: the largest ||after - before||, > 0. Running statistics do not count, and are as they come.
     """
-    moved = [
-        new - old
-        for role, sent in zip(after[:2], before[:2], strict=True)
-        for name, new in role.items()
-        if not is_statistic(name)
-        for old in [sent[name]]
-    ]
-    norm = torch.stack([update.double().norm() for update in moved]).norm()
-    # w <- w_0 + (w - w_0) min(1, limit / ||w - w_0||)
-    scale = float((clip_norm / norm).clamp(max=1))
-    if scale == 1:
+    sent, come = by_path(before), by_path(after)
+    update = {path: come[path] - sent[path] for path in come if not is_statistic(path)}
+    norm = float(torch.stack([tensor.double().norm() for tensor in update.values()]).norm())
+    if norm <= clip_norm:
         return after
-    shared, clustered = (
-        {
-            name: new if is_statistic(name) else sent[name] + scale * (new - sent[name])
-            for name, new in role.items()
-        }
-        for role, sent in zip(after[:2], before[:2], strict=True)
-    )
-    return Roles(shared, clustered, {})
+    # w <- w_0 + (w - w_0) min(1, limit / ||w - w_0||)
+    clipped = {path: sent[path] + clip_norm / norm * tensor for path, tensor in update.items()}
+    return after.with_tensors((come | clipped).values())

@@ -4,15 +4,17 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from flwr.app import Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from torch import Tensor
 
-from ..errors import require
+from ..errors import DivergenceError, require
 from ..federation.draws import draw
 from ..federation.local import evaluate, local_training
 from ..federation.precision import tf32
-from ..federation.rounds import Run, initial_state, own_generators
+from ..federation.rounds import own_generators
+from ..federation.runs import Run, initial_state
 from ..methods import Method
 from ..roles import Roles
 from .messages import ARRAYS, CONFIG, METRICS, from_arrays, to_arrays
@@ -65,9 +67,22 @@ class Client:
             return local_training(self.task, method, start, shard, self.settings, draws)
 
     def train(self, weighted: bool) -> RecordDict:
-        """A round: local steps, then send what is averaged, and keep what is not."""
+        """A round: local steps, then send what is averaged, and keep what is not.
+
+        Args:
+            weighted: send N^k u^k and pi_c^k N^k a_c^k in place of u^k and a_c^k.
+
+        Raises:
+            DivergenceError: the parameters are no longer finite. What is kept stays as it was.
+        """
         kept = self.kept(self.number)
         after, loss = self.trained(self.start(kept), self.method, self.number)
+        # NaN is smaller than nothing; a one-hot router has -inf, and may
+        if not all(bool((tensor < torch.inf).all()) for tensor in after.tensors()):
+            raise DivergenceError(
+                f"client {self.client} came to parameters that are not finite in round {self.number}, training "
+                f"loss {loss}; it keeps those from before: give all clients a tenth of the learning rates"
+            )
         num_samples = len(self.task.train[self.client])
         # pi_c^k N^k
         weights = num_samples * self.method.mixture(after.private).detach().double().cpu()

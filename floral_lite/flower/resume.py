@@ -8,7 +8,8 @@ import torch
 from ..errors import require
 from ..federation.checkpoint import load_checkpoint
 from ..federation.record import check_same_run, check_same_shapes, new_history
-from ..federation.rounds import Federation, Run, initial_state
+from ..federation.rounds import Federation
+from ..federation.runs import Run, initial_state
 from ..federation.server import first_moments
 from ..roles import Roles
 
@@ -25,9 +26,14 @@ def begin(run: Run, folder: Path | str) -> Federation:
         by which clients tell their files apart.
 
     Raises:
-        InputError: the checkpoint is of another run, or has more rounds than are wanted; or everything
-            is private.
+        InputError: the method has nothing that a server could average, or asks clients before it trains;
+            or the checkpoint is of another run, or has more rounds than are wanted.
     """
+    require(
+        not run.method.asks_first,
+        "routing is 'clustered', which asks every client for a gradient before the first round; over Flower "
+        "nobody is asked: use routing='learned' or 'closed-form'",
+    )
     settings = run.task.settings
     first = initial_state(run, settings, torch.device("cpu"))
     history = new_history(run.task, run.method, first, settings, run.seed, torch.device("cpu"), "flower")

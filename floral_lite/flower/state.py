@@ -81,7 +81,7 @@ class OwnFile:
         """
         if not after:
             return
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         part = self.path.with_suffix(f".{os.getpid()}.part")
         both = {"before/": before, "after/": after}
         tensors = {
@@ -89,8 +89,11 @@ class OwnFile:
             for prefix, private in both.items()
             for name, tensor in private.items()
         }
-        save_file(tensors, part, {"floral_lite": __version__, "round": str(number)})
-        # on the disk before it has the name: a power cut leaves the old file or the new one
-        with part.open("rb") as file:
-            os.fsync(file.fileno())
-        os.replace(part, self.path)
+        try:
+            save_file(tensors, part, {"floral_lite": __version__, "round": str(number)})
+            # on the disk before it has the name: a power cut leaves the old file or the new one
+            with part.open("r+b") as file:
+                os.fsync(file.fileno())
+            os.replace(part, self.path)
+        finally:
+            part.unlink(missing_ok=True)  # a part of a file on a full disk, say

@@ -16,12 +16,24 @@ from ..errors import require
 from ..federation.checkpoint import save_checkpoint
 from ..federation.history import Round
 from ..federation.loop import sample_clients
-from ..federation.rounds import Federation, Run, initial_state
+from ..federation.rounds import Federation
+from ..federation.runs import Run, initial_state
 from ..federation.server import server_step
 from ..roles import Roles
 from ..seeds import stream
 from .averages import average, average_of_sums, clip_update, trimmed_average
-from .messages import ARRAYS, CONFIG, Trained, admitted, from_arrays, logger, read_trained, to_arrays
+from .messages import (
+    ARRAYS,
+    CONFIG,
+    BadMessage,
+    Trained,
+    admitted,
+    check,
+    from_arrays,
+    logger,
+    read_trained,
+    to_arrays,
+)
 from .nodes import Nodes
 from .resume import begin
 from .scores import Tested, add_tested, read_tested
@@ -131,30 +143,16 @@ class RolesStrategy(Strategy):
         """Average the good replies; with too few of them the state stays what it is."""
         good = admitted(replies, self.asked, self.number, self._read)
         trained = list(good.values())
-        loss = math.nan
-        if trained:
-            weights = [reply.num_samples for reply in trained]
-            loss = float(np.average([reply.loss for reply in trained], weights=weights))
-        enough = len(trained) >= self.min_replies
-        if enough:
-            if self.clip_norm is not None:
-                trained = [
-                    reply._replace(parameters=clip_update(self.state, reply.parameters, self.clip_norm))
-                    for reply in trained
-                ]
-            self.state, self.moments = server_step(
-                self.state, self._average(trained), self.moments, self.settings, self.number
-            )
-            cluster_weights = torch.stack([reply.weights for reply in trained]).sum(dim=0)
-            self.probability = cluster_weights / cluster_weights.sum()
-        else:
-            logger.warning(
-                "round %d: %d good replies, %d are needed; the round changes nothing",
-                *(self.number, len(trained), self.min_replies),
-            )
+        loss, changed = math.nan, None
+        try:
+            self._step(trained)
+            num_samples = [reply.num_samples for reply in trained]
+            loss = float(np.average([reply.loss for reply in trained], weights=num_samples))
+            changed = to_arrays(self.state)
+        except BadMessage as error:
+            logger.warning("round %d changes nothing: %s", self.number, error)
         self.history.rounds.append(Round(self.number, loss, time.perf_counter() - self.begun))
-        metrics = MetricRecord({"train-loss": loss, "replies": len(trained)})
-        return (to_arrays(self.state) if enough else None), metrics
+        return changed, MetricRecord({"train-loss": loss, "replies": len(trained)})
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -188,6 +186,31 @@ class RolesStrategy(Strategy):
     def _read(self, content: RecordDict) -> Trained:
         """A reply's content, checked."""
         return read_trained(content, self.state, self.num_clusters, self.max_samples, self.weighted)
+
+    def _step(self, trained: list[Trained]) -> None:
+        """Average the good replies, and take the server's step.
+
+        Raises:
+            BadMessage: they are too few, or together too large. The state is as it was.
+        """
+        check(
+            len(trained) >= self.min_replies,
+            f"{len(trained)} good replies have come, and min_replies is {self.min_replies}",
+        )
+        if self.clip_norm is not None:
+            trained = [
+                reply._replace(parameters=clip_update(self.state, reply.parameters, self.clip_norm))
+                for reply in trained
+            ]
+        after = server_step(self.state, self._average(trained), self.moments, self.settings, self.number)
+        tensors = [tensor for roles in (after[0], *after[1].values()) for tensor in roles.tensors()]
+        check(
+            all(bool(tensor.isfinite().all()) for tensor in tensors),
+            "of finite replies the average is not finite; clip_norm=1.0 bounds what a client can do",
+        )
+        self.state, self.moments = after
+        weights = torch.stack([reply.weights for reply in trained]).sum(dim=0)
+        self.probability = weights / weights.sum()
 
     def _average(self, trained: list[Trained]) -> Roles:
         """What is made of the good replies."""
