@@ -4,7 +4,7 @@ import io
 import logging
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +16,14 @@ pytest.importorskip("flwr", reason="Flower is not installed: pip install 'floral
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 
-from floral_lite import InputError, Task
+from floral_lite import InputError, Run
+from floral_lite.flower import RolesStrategy, client_app
 from floral_lite.flower.averages import MEDIAN, clip_update, trimmed_mean
 from floral_lite.flower.messages import ARRAYS, METRICS
 from floral_lite.roles import Roles
 
-from .flower_grid import Meddle
-from .test_flower import Flown, a_task, assert_same, make, scores
+from .flower_grid import LocalGrid
+from .test_flower import SEED, Flown, a_task, assert_same, make, scores
 
 BAD = 1
 FIRST = "shared/0.weight"
@@ -32,36 +33,64 @@ CLUSTERED = "clustered/0.weight.U"
 Spoil = Callable[[dict[str, Array], dict[str, Any]], None]
 
 
-def task() -> Task:
-    return a_task(rounds=2, participation=1.0)
+class Replies:
+    """A first round of five clients: what each sent, and what a server makes of that or of something else."""
 
+    def __init__(self, folder: Path) -> None:
+        self.run = Run(a_task(participation=1.0), make("floral", a_task()), SEED)
+        self.folder = folder
+        self.grid = LocalGrid(client_app(lambda _: self.run, folder / "clients"), 5)
+        strategy = self.server("collected")
+        self.asked = list(strategy.configure_train(1, strategy.arrays, ConfigRecord(), self.grid))
+        self.fair = list(self.grid.send_and_receive(self.asked))
 
-def is_training(message: Message) -> bool:
-    return message.metadata.message_type == "train"
+    def server(self, name: str, **choices: Any) -> RolesStrategy:
+        choices = {"patience": 0.01, "max_samples": 1000} | choices
+        return RolesStrategy(self.run, self.folder / name, **choices)
 
+    def after(self, replies: Iterable[Message], **choices: Any) -> RolesStrategy:
+        """A server after the round."""
+        server = self.server("unused", **choices)
+        server.configure_train(1, server.arrays, ConfigRecord(), self.grid)
+        server.aggregate_train(1, replies)
+        return server
 
-def answer(arrays: dict[str, Array], metrics: dict[str, Any], message: Message) -> Message:
-    content = RecordDict({ARRAYS: ArrayRecord(arrays), METRICS: MetricRecord(metrics)})
-    return Message(content, reply_to=message)
+    @property
+    def without(self) -> list[Message]:
+        """All replies but the bad client's."""
+        return [*self.fair[:BAD], *self.fair[BAD + 1 :]]
 
+    def with_bad(self, *bad: Message) -> list[Message]:
+        """The bad client's replies in place of its fair one."""
+        return [*self.fair[:BAD], *bad, *self.fair[BAD + 1 :]]
 
-def spoiled(spoil: Spoil) -> Meddle:
-    """The bad client's training replies, spoiled."""
-
-    def meddle(client: int, message: Message, reply: Message) -> list[Message]:
-        if client != BAD or not is_training(message):
-            return [reply]
-        arrays = dict(reply.content.array_records[ARRAYS])
-        metrics = dict(reply.content.metric_records[METRICS])
+    def spoiled(self, spoil: Spoil) -> list[Message]:
+        """All replies, the bad client's spoiled."""
+        arrays = dict(self.fair[BAD].content.array_records[ARRAYS])
+        metrics = dict(self.fair[BAD].content.metric_records[METRICS])
         spoil(arrays, metrics)
-        return [answer(arrays, metrics, message)]
+        return self.with_bad(self.answer(arrays, metrics))
 
-    return meddle
+    def answer(self, arrays: dict[str, Array], metrics: dict[str, Any], **more: Any) -> Message:
+        content = {ARRAYS: ArrayRecord(arrays), METRICS: MetricRecord(metrics), **more}
+        return Message(RecordDict(content), reply_to=self.asked[BAD])
 
 
-def silent(client: int, message: Message, reply: Message) -> list[Message]:
-    """The bad client sends no training reply."""
-    return [] if client == BAD and is_training(message) else [reply]
+@pytest.fixture(scope="module")
+def replies(tmp_path_factory: pytest.TempPathFactory) -> Replies:
+    return Replies(tmp_path_factory.mktemp("replies"))
+
+
+@pytest.fixture
+def log(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
+    """What the server warns of."""
+    caplog.set_level(logging.WARNING, "flwr")
+    return caplog
+
+
+def distance(one: RolesStrategy, other: RolesStrategy) -> float:
+    pairs = zip(one.state.tensors(), other.state.tensors(), strict=True)
+    return float(torch.stack([(a - b).norm() for a, b in pairs]).norm())
 
 
 def changed(name: str, change: Callable[[np.ndarray], np.ndarray]) -> Spoil:
@@ -135,189 +164,162 @@ SPOILED: dict[str, tuple[Spoil, str]] = {
     "samples list": (told(**{"num-examples": [3]}), "must be a number"),
     "loss": (told(**{"train-loss": math.nan}), "train-loss is nan"),
     "no loss": (lambda _, metrics: metrics.pop("train-loss") and None, "train-loss is None"),
-    "old": (told(round=1), "reply of round 1"),
+    "old": (told(round=0), "reply of round 0"),
     "from the future": (told(round=7), "reply of round 7"),
     "other form": (told(weighted=1), "weighted=True, the server with weighted=False"),
 }
 
 
 @pytest.mark.parametrize("name", SPOILED)
-def test_a_spoiled_reply_is_dropped(name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_spoiled_reply_is_dropped(name: str, replies: Replies, log: pytest.LogCaptureFixture) -> None:
     spoil, reason = SPOILED[name]
-    fair = task()
-    method = make("floral", fair)
-    caplog.set_level(logging.WARNING, "flwr")
-    flown = Flown(fair, method, tmp_path / "bad", meddle=spoiled(spoil), max_samples=1000)
-    warnings = [line for line in caplog.messages if "is dropped" in line]
-    dropped = 1 if name == "old" else 2  # in the first round it is of that round
-    assert len(warnings) == dropped
-    assert all(f"the reply of client {BAD} is dropped" in line for line in warnings)
-    assert re.search(reason, warnings[-1])
-    if name != "old":
-        without = Flown(fair, method, tmp_path / "without", meddle=silent)
-        assert_same(flown.server, without.server, tolerance=0)
+    after = replies.after(replies.spoiled(spoil))
+    (line,) = log.messages
+    assert re.fullmatch(rf"round 1: the reply of client {BAD} is dropped: .*({reason}).*", line)
+    assert distance(after, replies.after(replies.without)) == 0
+    assert distance(after, replies.after(replies.fair)) > 1e-3
 
 
-def test_replies_of_other_kinds_are_dropped(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    fair = task()
-    method = make("floral", fair)
-    caplog.set_level(logging.WARNING, "flwr")
-    without = Flown(fair, method, tmp_path / "without", meddle=silent)
-
-    def twice(reply: Message, message: Message) -> list[Message]:
-        arrays = {
-            name: Array(array.numpy() + 1) for name, array in reply.content.array_records[ARRAYS].items()
-        }
-        return [reply, answer(arrays, dict(reply.content.metric_records[METRICS]), message)]
-
-    def more(reply: Message, message: Message) -> list[Message]:
-        content = RecordDict({**reply.content, "more": ConfigRecord({"a": 1})})
-        return [Message(content, reply_to=message)]
-
-    def of_another(reply: Message, message: Message) -> list[Message]:
-        reply.metadata.__dict__["_src_node_id"] = 999
-        return [reply]
-
-    kinds: dict[str, tuple[Callable[[Message, Message], list[Message]], str]] = {
-        "error": (lambda _, message: [Message(Error(1, "out of memory"), reply_to=message)], "out of memory"),
-        "empty": (lambda _, message: [Message(RecordDict(), reply_to=message)], "has the records"),
-        "more": (more, "has the records"),
-        "stranger": (of_another, "node 999 is dropped: it was not asked"),
-        "twice": (twice, "it has answered already"),
-    }
-    for name, (change, reason) in kinds.items():
-
-        def meddle(client: int, message: Message, reply: Message, change: Any = change) -> list[Message]:
-            return change(reply, message) if client == BAD and is_training(message) else [reply]  # type: ignore[no-any-return]
-
-        caplog.clear()
-        flown = Flown(fair, method, tmp_path / name, meddle=meddle)
-        assert sum(reason in line for line in caplog.messages) == 2, name
-        # of two replies the first one counts
-        expected = Flown(fair, method, tmp_path / "fair") if name == "twice" else without
-        assert_same(flown.server, expected.server, tolerance=0)
+KINDS: dict[str, tuple[Callable[[Replies], list[Message]], str]] = {
+    "error": (lambda r: [Message(Error(1, "out of memory"), reply_to=r.asked[BAD])], "out of memory"),
+    "empty": (lambda r: [Message(RecordDict(), reply_to=r.asked[BAD])], "it has the records"),
+    "more": (lambda r: [r.answer({}, {}, more=ConfigRecord({"a": 1}))], "it has the records"),
+    "no number": (lambda r: [r.answer({}, {"round": [1]})], "round is [1]; it must be a number"),
+}
 
 
-def test_a_client_that_cannot_train_says_why(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    fair = task()
-    method = make("floral", fair)
-    caplog.set_level(logging.WARNING, "flwr")
-    whole = Flown(fair, method, tmp_path / "whole")
-    assert not caplog.messages
-    damaged = Flown(a_task(rounds=1, participation=1.0), method, tmp_path / "damaged")
+@pytest.mark.parametrize("name", KINDS)
+def test_a_reply_of_another_kind_is_dropped(
+    name: str, replies: Replies, log: pytest.LogCaptureFixture
+) -> None:
+    make_bad, reason = KINDS[name]
+    after = replies.after(replies.with_bad(*make_bad(replies)))
+    (line,) = log.messages
+    assert f"client {BAD} is dropped: {reason}" in line
+    assert distance(after, replies.after(replies.without)) == 0
+
+
+def test_of_two_replies_the_first_one_counts(replies: Replies, log: pytest.LogCaptureFixture) -> None:
+    other = replies.spoiled(huge)[BAD]
+    after = replies.after([*replies.fair, other])
+    assert log.messages == [f"round 1: the reply of client {BAD} is dropped: it has answered already"]
+    assert distance(after, replies.after(replies.fair)) == 0
+
+
+def test_who_was_not_asked_does_not_count(replies: Replies, log: pytest.LogCaptureFixture) -> None:
+    stranger = replies.spoiled(huge)[BAD]
+    stranger.metadata.__dict__["_src_node_id"] = 999
+    after = replies.after([*replies.fair, stranger])
+    assert log.messages == ["round 1: the reply of node 999 is dropped: it was not asked in this round"]
+    assert distance(after, replies.after(replies.fair)) == 0
+
+
+def test_what_a_reply_says_of_itself_fills_no_log(replies: Replies, log: pytest.LogCaptureFixture) -> None:
+    error = Error(1, "one line\nround 9: a line that is not ours" + " x" * 100_000)
+    replies.after(replies.with_bad(Message(error, reply_to=replies.asked[BAD])))
+    replies.after(replies.spoiled(told(weights=[1.0] * 100_000)))
+    assert len(log.messages) == 2
+    assert all(len(line) < 600 and "\n" not in line for line in log.messages)
+
+
+def test_a_client_that_cannot_train_says_why(tmp_path: Path, log: pytest.LogCaptureFixture) -> None:
+    method = make("floral", a_task())
+    damaged = Flown(a_task(rounds=1, participation=1.0), method, tmp_path)
+    assert not log.messages
     path = damaged.own(BAD)
     path.write_bytes(path.read_bytes()[:20])
     before = path.read_bytes()
-    flown = Flown(fair, method, tmp_path / "damaged")
-    assert any("client 1 is dropped" in line and "is damaged" in line for line in caplog.messages)
+    flown = Flown(a_task(rounds=2, participation=1.0), method, tmp_path)
+    assert any("client 1 is dropped" in line and "is damaged" in line for line in log.messages)
     assert path.read_bytes() == before
-    assert len(flown.server.history.rounds) == len(whole.server.history.rounds)
+    assert len(flown.server.history.rounds) == 2
 
 
-def test_an_old_reply_that_comes_late_does_not_count(tmp_path: Path) -> None:
-    fair = task()
-    method = make("floral", fair)
+def test_an_old_reply_that_comes_late_is_as_none(tmp_path: Path) -> None:
+    task = a_task(rounds=2, participation=1.0)
+    method = make("floral", task)
     late: list[Message] = []
 
+    def is_bad(client: int, message: Message) -> bool:
+        return client == BAD and message.metadata.message_type == "train"
+
     def meddle(client: int, message: Message, reply: Message) -> list[Message]:
-        if client != BAD or not is_training(message):
+        if not is_bad(client, message):
             return [reply]
         late.append(reply)
-        return [late[0], *late[1:]][: len(late) - 1]  # in round 1 nothing, then that of round 1
+        return [late[0]] if len(late) == 2 else []  # in round 1 nothing, then that of round 1
 
-    flown = Flown(fair, method, tmp_path / "late", meddle=meddle)
-    without = Flown(fair, method, tmp_path / "without", meddle=silent)
+    def silent(client: int, message: Message, reply: Message) -> list[Message]:
+        return [] if is_bad(client, message) else [reply]
+
+    flown = Flown(task, method, tmp_path / "late", meddle=meddle)
+    without = Flown(task, method, tmp_path / "without", meddle=silent)
     assert len(late) == 2
     assert_same(flown.server, without.server, tolerance=0)
 
 
 def test_with_too_few_good_replies_a_round_changes_nothing(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, log: pytest.LogCaptureFixture
 ) -> None:
     settings = {"participation": 1.0, "server_optimizer": "adam", "server_learning_rate": 0.05}
     method = make("floral", a_task(**settings))
-    caplog.set_level(logging.WARNING, "flwr")
 
     def poison(client: int, message: Message, reply: Message) -> list[Message]:
         config = message.content.config_records["config"]
-        if is_training(message) and config["round"] == 2 and client in (0, 2):
+        if message.metadata.message_type == "train" and config["round"] == 2 and client in (0, 2):
             return [Message(Error(1, "lost"), reply_to=message)]
         return [reply]
 
-    one = Flown(a_task(rounds=1, **settings), method, tmp_path / "one", min_replies=4, meddle=poison)
-    two = Flown(a_task(rounds=2, **settings), method, tmp_path / "two", min_replies=4, meddle=poison)
-    assert any("3 good replies have come, and min_replies is 4" in line for line in caplog.messages)
-    assert math.isnan(two.server.history.rounds[1].train_loss)
-    for role in ("shared", "clustered"):
-        before, after = getattr(one.server.state, role), getattr(two.server.state, role)
-        assert all(torch.equal(before[name], after[name]) for name in before)
-    for name, moment in one.server.moments.items():
-        pairs = zip(moment.tensors(), two.server.moments[name].tensors(), strict=True)
-        assert all(torch.equal(*pair) for pair in pairs)
-    three = Flown(a_task(rounds=3, **settings), method, tmp_path / "two", min_replies=4, meddle=poison)
-    assert [entry.round for entry in three.server.history.rounds] == [1, 2, 3]
-    assert not torch.equal(three.server.state.shared["0.weight"], one.server.state.shared["0.weight"])
+    ends = []
+    for rounds in (1, 2, 3):  # each goes on from the one before
+        task = a_task(rounds=rounds, **settings)
+        ends.append(Flown(task, method, tmp_path, min_replies=4, meddle=poison).server)
+    one, two, three = ends
+    assert "round 2 changes nothing: 3 good replies have come, and min_replies is 4" in log.messages
+    for before, after in [(one.state, two.state), *((one.moments[k], two.moments[k]) for k in one.moments)]:
+        assert all(torch.equal(*pair) for pair in zip(before.tensors(), after.tensors(), strict=True))
+    assert [entry.round for entry in three.history.rounds] == [1, 2, 3]
+    assert [math.isnan(entry.train_loss) for entry in three.history.rounds] == [False, True, False]
+    assert not torch.equal(three.state.shared["0.weight"], one.state.shared["0.weight"])
 
 
 @pytest.mark.parametrize(
-    ("largest", "choice"),
-    [(1e308, {"weighted": True}), (1e160, {"server_optimizer": "adam"})],
-    ids=["sums", "adam's squares"],
+    ("largest", "settings", "weighted"),
+    [(1e308, {}, True), (1e160, {"server_optimizer": "adam"}, False)],
+    ids=["their sum", "adam's squares"],
 )
 def test_finite_replies_with_an_average_that_is_not_change_nothing(
-    largest: float, choice: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+    largest: float,
+    settings: dict[str, Any],
+    weighted: bool,
+    tmp_path: Path,
+    log: pytest.LogCaptureFixture,
 ) -> None:
-    of_server = {name: choice[name] for name in choice.keys() & {"weighted"}}
-    fair = a_task(rounds=1, participation=1.0, **{k: v for k, v in choice.items() if k not in of_server})
-    method = make("floral", fair)
-
-    def largest_of_all(arrays: dict[str, Array], _: dict[str, Any]) -> None:
-        for name, array in arrays.items():
-            arrays[name] = Array(np.full_like(array.numpy(), largest))
+    task = a_task(rounds=1, participation=1.0, **settings)
+    method = make("floral", task)
 
     def meddle(client: int, message: Message, reply: Message) -> list[Message]:
-        return spoiled(largest_of_all)(BAD, message, reply)
+        for name, array in reply.content.array_records.get(ARRAYS, {}).items():
+            reply.content.array_records[ARRAYS][name] = Array(np.full_like(array.numpy(), largest))
+        return [reply]
 
-    caplog.set_level(logging.WARNING, "flwr")
-    flown = Flown(fair, method, tmp_path, meddle=meddle, **of_server)
-    assert any("changes nothing: of finite replies the average is not finite" in m for m in caplog.messages)
-    first = method.initialise(fair.clusters, 3)
-    assert all(torch.equal(flown.server.state.shared[name], first.shared[name]) for name in first.shared)
-    for moment in flown.server.moments.values():
-        assert not any(tensor.any() for tensor in moment.tensors())
-
-
-def test_what_a_reply_says_of_itself_fills_no_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    fair = a_task(rounds=1, participation=1.0)
-    caplog.set_level(logging.WARNING, "flwr")
-
-    def long(arrays: dict[str, Array], metrics: dict[str, Any]) -> None:
-        metrics["weights"] = [1.0] * 100_000
-
-    Flown(fair, make("floral", fair), tmp_path / "list", meddle=spoiled(long))
-    error = Error(1, "first line\nround 9: a line that is not ours" + " x" * 100_000)
-    Flown(
-        fair,
-        make("floral", fair),
-        tmp_path / "error",
-        meddle=lambda k, message, reply: [Message(error, reply_to=message)] if k == BAD else [reply],
-    )
-    dropped = [line for line in caplog.messages if "is dropped" in line]
-    assert len(dropped) == 3  # of the error also the test's reply
-    assert all(len(line) < 600 and "\n" not in line for line in dropped)
+    server = Flown(task, method, tmp_path, meddle=meddle, weighted=weighted).server
+    assert "round 1 changes nothing: of finite replies the average is not finite" in log.messages[0]
+    first = method.initialise(task.clusters, SEED)
+    assert all(torch.equal(server.state.shared[name], first.shared[name]) for name in first.shared)
+    assert not any(tensor.any() for moment in server.moments.values() for tensor in moment.tensors())
 
 
 def test_a_round_goes_on_without_clients_that_are_not_there(tmp_path: Path) -> None:
-    fair = task()
-    method = make("floral", fair)
-    flown = Flown(fair, method, tmp_path / "absent", absent=[BAD])
-    without = Flown(fair, method, tmp_path / "without", meddle=silent)
-    for name, tensor in flown.server.state.shared.items():
-        assert torch.equal(tensor, without.server.state.shared[name])
-    last = flown.server.history.rounds[-1]
+    task = a_task(rounds=1, participation=1.0)
+    method = make("floral", task)
+    server = Flown(task, method, tmp_path / "absent", absent=[BAD]).server
+    whole = Flown(task, method, tmp_path / "whole").server
+    assert not torch.equal(server.state.shared["0.weight"], whole.state.shared["0.weight"])
+    last = server.history.rounds[-1]
     assert last.test_accuracy is not None
     assert last.client_accuracy is None  # one is missing
-    assert len(scores(without.server)[-1]["client_accuracy"]) == 5
+    assert len(scores(whole)[-1]["client_accuracy"]) == 5
 
 
 def huge(arrays: dict[str, Array], _: dict[str, Any]) -> None:
@@ -325,28 +327,15 @@ def huge(arrays: dict[str, Array], _: dict[str, Any]) -> None:
         arrays[name] = Array(array.numpy() + 1e6)
 
 
-def distance(one: Flown, other: Flown) -> float:
-    pairs = zip(one.server.state.tensors(), other.server.state.tensors(), strict=True)
-    return float(torch.stack([(a - b).norm() for a, b in pairs]).norm())
-
-
 @pytest.mark.parametrize("choice", [{"clip_norm": 1.0}, {"trim": 0.2}, {"trim": 0.5}], ids=str)
-def test_a_huge_update_is_borne(choice: dict[str, float], tmp_path: Path) -> None:
-    fair = task()
-    method = make("floral", fair)
-    honest = Flown(fair, method, tmp_path / "honest")
-    plain = Flown(fair, method, tmp_path / "plain", meddle=spoiled(huge))
-    assert distance(honest, plain) > 1e5
-    borne = Flown(fair, method, tmp_path / "borne", meddle=spoiled(huge), **choice)  # type: ignore[arg-type]
-    assert distance(honest, borne) < 10
+def test_a_huge_update_is_borne(choice: dict[str, float], replies: Replies) -> None:
+    honest, spoiled = replies.after(replies.fair), replies.spoiled(huge)
+    assert distance(honest, replies.after(spoiled)) > 1e5
+    assert distance(honest, replies.after(spoiled, **choice)) < 10
 
 
-def test_a_clip_that_nobody_reaches_changes_nothing(tmp_path: Path) -> None:
-    fair = task()
-    method = make("floral", fair)
-    honest = Flown(fair, method, tmp_path / "honest")
-    clipped = Flown(fair, method, tmp_path / "clipped", clip_norm=1e3)
-    assert_same(honest.server, clipped.server, tolerance=0)
+def test_a_clip_that_nobody_reaches_changes_nothing(replies: Replies) -> None:
+    assert distance(replies.after(replies.fair), replies.after(replies.fair, clip_norm=1e3)) == 0
 
 
 def test_an_update_is_clipped_to_the_norm_but_for_statistics() -> None:
@@ -381,12 +370,12 @@ def test_the_trimmed_mean_is_that_of_repeated_samples() -> None:
 
 
 def test_a_cluster_of_nobody_keeps_its_slice_when_trimmed(tmp_path: Path) -> None:
-    fair = a_task(rounds=1, participation=1.0)  # three true clusters, four adaptors
-    method = make("floral", fair, routing="optimal")
+    task = a_task(rounds=1, participation=1.0)  # three true clusters, four adaptors
+    method = make("floral", task, routing="optimal")
     plain, trimmed = (
-        Flown(fair, method, tmp_path / str(trim), trim=trim).server.state.clustered for trim in (0.0, 0.2)
+        Flown(task, method, tmp_path / str(trim), trim=trim).server.state.clustered for trim in (0.0, 0.2)
     )
-    first = method.initialise(fair.clusters, 3).clustered
+    first = method.initialise(task.clusters, SEED).clustered
     assert all(torch.equal(trimmed[name][3], first[name][3].to(trimmed[name])) for name in first)
     assert not torch.equal(
         trimmed[CLUSTERED.removeprefix("clustered/")], plain[CLUSTERED.removeprefix("clustered/")]
@@ -405,7 +394,6 @@ def test_a_cluster_of_nobody_keeps_its_slice_when_trimmed(tmp_path: Path) -> Non
     ],
     ids=str,
 )
-def test_choices_out_of_range_are_refused(choice: dict[str, Any], message: str, tmp_path: Path) -> None:
-    fair = task()
+def test_choices_out_of_range_are_refused(choice: dict[str, Any], message: str, replies: Replies) -> None:
     with pytest.raises(InputError, match=message):
-        Flown(fair, make("floral", fair), tmp_path, **choice)
+        replies.server("unused", **choice)
