@@ -133,7 +133,7 @@ def test_the_run_is_that_of_the_engine(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["fedavg", "local-adaptor", "ensemble", "floral"])
-def test_so_it_is_in_single_precision(name: str, tmp_path: Path) -> None:
+def test_in_single_precision_the_paper_s_methods_come_to_the_same(name: str, tmp_path: Path) -> None:
     task = a_task()
     task = replace(
         task,

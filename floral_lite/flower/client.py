@@ -80,7 +80,7 @@ class Client:
         # NaN is smaller than nothing; a one-hot router has -inf, and may
         if not all(bool((tensor < torch.inf).all()) for tensor in after.tensors()):
             raise DivergenceError(
-                f"in round {self.number} client {self.client} came to parameters that are not finite, with the "
+                f"in round {self.number} client {self.client} came to parameters that are not finite, with "
                 f"loss {loss}; it keeps those from before: give all clients a tenth of the learning rates"
             )
         num_samples = len(self.task.train[self.client])
