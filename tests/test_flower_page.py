@@ -1,49 +1,49 @@
-"""What the page on Flower says in numbers is what the package counts."""
+"""The app that the chapter shows is one that runs."""
 
-from functools import partial
+import re
 from pathlib import Path
 
+import nbformat
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional
 
-from floral_lite import Settings, Shard, Task, methods
-from floral_lite.federation.record import new_history
-from floral_lite.models import cnn, mlp, seeded, vgg8
+pytest.importorskip("flwr", reason="Flower is not installed: pip install 'floral-lite[flower]'")
 
-from .federations import first_state
+from floral_lite import History, Shard
+from floral_lite.models import seeded
 
-PAGE = (Path(__file__).parent.parent / "book" / "flower.md").read_text(encoding="utf-8")
-METHODS = [("fedavg", None), ("floral", 0.01), ("floral", 0.1), ("ensemble", None)]
+from .flower_grid import LocalGrid
+from .test_flower import server_context
+
+PAGE = Path(__file__).parent.parent / "book" / "flower.ipynb"
 
 
-@pytest.mark.parametrize(
-    ("row", "build", "shape", "num_clusters"),
-    [
-        ("MNIST's MLP", partial(mlp, 784, 200, 10), (1, 28, 28), 4),
-        ("CIFAR-10's CNN", cnn, (3, 32, 32), 4),
-        ("CIFAR-100's VGG-8", vgg8, (3, 32, 32), 10),
-    ],
-)
-def test_bytes(row: str, build: type[nn.Module], shape: tuple[int, ...], num_clusters: int) -> None:
-    shard = Shard(torch.zeros(1, *shape), torch.zeros(1, dtype=torch.long))
-    task = Task(
-        name=row,
-        model=seeded(build, 0),
-        loss=functional.cross_entropy,
-        train=[shard],
-        test=[shard],
-        clusters=torch.zeros(1, dtype=torch.long),
-        settings=Settings(),
-        details={},
-    )
-    sent = []
-    for name, budget in METHODS:
-        options = {"num_clusters": num_clusters} if name != "fedavg" else {}
-        method = methods.make(name, task.model, **options | ({"budget": budget} if budget else {}))
-        first = first_state(task, method)
-        history = new_history(task, method, first, task.settings, 0, torch.device("cpu"), "flower")
-        sent.append(history.bytes_up)
-    (line,) = [line for line in PAGE.splitlines() if line.startswith(f"| {row}")]
-    assert [int(cell.strip("| ").split(" (")[0].replace(",", "")) for cell in line.split(" | ")[1:]] == sent
+def test_the_app_of_the_chapter(tmp_path: Path) -> None:
+    text = "\n".join(cell.source for cell in nbformat.read(PAGE, as_version=4).cells)
+    (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    code = code.replace("/var/lib/ours", f"{tmp_path}/clients").replace("/srv/ours", f"{tmp_path}/server")
+    loaded = []
+
+    def load(path: str) -> tuple[Shard, Shard]:
+        loaded.append(path)
+        generator = torch.Generator().manual_seed(0)
+        shard = Shard(torch.randn(8, 4, generator=generator), torch.arange(8) % 3)
+        return shard, shard
+
+    empty = Shard(torch.zeros(1, 4), torch.zeros(1, dtype=torch.long))
+    scope = {
+        "torch": torch,
+        "cross_entropy": functional.cross_entropy,
+        "network": lambda: seeded(lambda: nn.Linear(4, 3), 0),
+        "load": load,
+        "example": (empty, empty),
+    }
+    exec(code, scope)
+    grid = LocalGrid(scope["client"], 3, data="mine")  # type: ignore[arg-type]
+    scope["server"](grid, server_context())  # type: ignore[operator]
+    assert set(loaded) == {"mine"}
+    rounds = History.load(tmp_path / "server" / "history.json").rounds
+    assert len(rounds) == 20
+    assert rounds[-1].train_loss < rounds[0].train_loss

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,6 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 HOST = "127.0.0.1"
-PRIVATE = {
-    "pem": (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8),
-    "ssh": (serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH),
-}
 
 
 class Deployment:
@@ -28,11 +25,12 @@ class Deployment:
     Args:
         folder: for keys, logs, the SuperLink's database and the clients' own files.
         num_clients: SuperNodes, numbered from 0.
+        patience: seconds to wait for anything.
     """
 
-    def __init__(self, folder: Path, num_clients: int) -> None:
+    def __init__(self, folder: Path, num_clients: int, patience: float = 600) -> None:
         """Make keys and certificates."""
-        self.folder, self.num_clients = folder, num_clients
+        self.folder, self.num_clients, self.patience = folder, num_clients, patience
         self.port, *self.node_ports = free_ports(1 + num_clients)
         folder.mkdir(parents=True, exist_ok=True)
         make_certificates(folder)
@@ -57,11 +55,16 @@ class Deployment:
 
     def __enter__(self) -> "Deployment":
         """Start everything, and wait until it is there."""
-        self.start_superlink()
-        for client in range(self.num_clients):
-            self.flwr("supernode", "register", f"{self.key(client)}.pub", "local")
-        for client in range(self.num_clients):
-            self.start_supernode(client)
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # or everything would go on without us
+        try:
+            self.start_superlink()
+            for client in range(self.num_clients):
+                self.flwr("supernode", "register", f"{self.key(client)}.pub", "local")
+            for client in range(self.num_clients):
+                self.start_supernode(client)
+        except BaseException:
+            self.__exit__()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -87,7 +90,7 @@ class Deployment:
             *("--enable-supernode-auth", "--disable-runtime-dependency-installation"),
             *("--database", self.folder / "superlink.db"),
         )
-        self._until_open("superlink", self.port)
+        self.wait("the SuperLink listens", self._listens)
 
     def start_supernode(self, client: int) -> None:
         """Start a client's side."""
@@ -120,9 +123,20 @@ class Deployment:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
 
-    def log(self, name: str) -> str:
-        """What a process has said so far."""
-        return (self.folder / f"{name}.log").read_text(errors="replace")
+    def wait(self, what: str, condition: Callable[[], bool]) -> float:
+        """Wait until a condition holds; the seconds that it took.
+
+        Raises:
+            RuntimeError: it took longer than `patience`, or the SuperLink has ended by itself.
+        """
+        begin = time.monotonic()
+        while not condition():
+            late = time.monotonic() > begin + self.patience
+            if late or self.processes["superlink"].poll() is not None:
+                said = (self.folder / "superlink.log").read_text(errors="replace")[-3000:]
+                raise RuntimeError(f"not within {self.patience:.0f} s: {what}. The SuperLink says:\n{said}")
+            time.sleep(0.2)
+        return time.monotonic() - begin
 
     def _start(self, name: str, *command: object) -> None:
         """A process in a group of its own, with a log."""
@@ -135,17 +149,10 @@ class Deployment:
                 start_new_session=True,
             )
 
-    def _until_open(self, name: str, port: int, seconds: float = 120) -> None:
-        """Wait until a process listens."""
-        deadline = time.monotonic() + seconds
-        while True:
-            with socket.socket() as probe:
-                if probe.connect_ex((HOST, port)) == 0:
-                    return
-            ended = self.processes[name].poll() is not None
-            if ended or time.monotonic() > deadline:
-                raise RuntimeError(f"{name} does not listen on port {port}:\n{self.log(name)[-2000:]}")
-            time.sleep(0.2)
+    def _listens(self) -> bool:
+        """Whether the SuperLink does."""
+        with socket.socket() as probe:
+            return probe.connect_ex((HOST, self.port)) == 0
 
 
 def free_ports(count: int) -> list[int]:
@@ -162,15 +169,15 @@ def free_ports(count: int) -> list[int]:
 def make_node_key(path: Path) -> None:
     """A SuperNode's key pair, on a curve of NIST's, in OpenSSH's format."""
     key = ec.generate_private_key(ec.SECP384R1())
-    write_key(path, key, "ssh")
+    write_key(path, key, serialization.PrivateFormat.OpenSSH)
     public = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
     path.with_name(path.name + ".pub").write_bytes(public + b"\n")
 
 
-def write_key(path: Path, key: ec.EllipticCurvePrivateKey, kind: str) -> None:
+def write_key(path: Path, key: ec.EllipticCurvePrivateKey, form: serialization.PrivateFormat) -> None:
     """A private key that nobody else on this machine may read."""
     path.touch(mode=0o600)
-    path.write_bytes(key.private_bytes(*PRIVATE[kind], serialization.NoEncryption()))
+    path.write_bytes(key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption()))
 
 
 def make_certificates(folder: Path) -> None:
@@ -203,6 +210,6 @@ def make_certificates(folder: Path) -> None:
         (x509.ExtendedKeyUsage([x509.ExtendedKeyUsageOID.SERVER_AUTH]), False),
         (x509.BasicConstraints(ca=False, path_length=None), True),
     )
-    write_key(folder / "server.key", server, "pem")
+    write_key(folder / "server.key", server, serialization.PrivateFormat.PKCS8)
     (folder / "ca.pem").write_bytes(root.public_bytes(serialization.Encoding.PEM))
     (folder / "server.pem").write_bytes(leaf.public_bytes(serialization.Encoding.PEM))

@@ -1,20 +1,20 @@
 """What happens when parts of a federation over Flower are killed: each fault, and what came of it."""
 
 import argparse
+import json
 import signal
-import time
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from demo import deal, run
+from demo import NUM_CLIENTS, deal, describe, hand_in
 from deployment import Deployment
 from safetensors import safe_open
 
 from floral_lite.federation import load_checkpoint
 
 ROUNDS = 6
-ALONE = 3  # where only the SuperLink is killed
 
 
 def main() -> None:
@@ -22,47 +22,45 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path, help="for keys, logs and files; a new one")
     parser.add_argument("--patience", type=float, default=600, help="seconds for each step")
-    parser.add_argument("--superlink-only", action="store_true", help="leave the SuperNodes alone")
+    parser.add_argument("--out", type=Path, help="a JSON file for the outcomes")
     given = parser.parse_args()
-    folder, server = given.folder.absolute(), given.folder.absolute() / "server"
-    rounds = ALONE if given.superlink_only else ROUNDS
-    config = {"method": "floral", "rounds": rounds, "evaluate-every": rounds, "num-clients": 3}
+    folder = given.folder.absolute()
+    server = folder / "server"
+    config = {"method": "floral", "rounds": ROUNDS, "evaluate-every": ROUNDS, "num-clients": NUM_CLIENTS}
+    outcome = {"made": describe(sys.argv), "rounds": ROUNDS, "seconds": {}}
 
-    def wait(what: str, condition: Callable[[], bool]) -> None:
-        begin = time.monotonic()
-        while not condition():
-            if time.monotonic() - begin > given.patience:
-                raise RuntimeError(f"not within {given.patience} s: {what}")
-            time.sleep(0.2)
-        print(f"{time.monotonic() - begin:6.0f} s until {what}", flush=True)
+    deal(folder, NUM_CLIENTS)
+    with Deployment(folder, NUM_CLIENTS, given.patience) as deployment:
 
-    deal(folder, 3)
-    with Deployment(folder, 3) as deployment:
-        run(deployment, config, server, wait=False)
-        wait("a round is done", lambda: done(server) >= 1)
-        if not given.superlink_only:
-            wait("client 1 trains in a round", lambda: own(deployment, 1)[0] > done(server))
-            deployment.kill("supernode-1", signal.SIGKILL)
-            number, theta = own(deployment, 1)
-            print(f"SuperNode 1 is killed in round {number}")
-            wait("the run has gone on without it", lambda: done(server) >= number)
-            deployment.start_supernode(1)
-            wait("it trains again", lambda: own(deployment, 1)[0] > number)
-            same = torch.equal(own(deployment, 1, "before")[1], theta)
-            print(f"it goes on with the router that it had: {same}", flush=True)
+        def wait(what: str, condition: Callable[[], bool]) -> None:
+            outcome["seconds"][what] = round(deployment.wait(what, condition), 1)
+            print(f"{outcome['seconds'][what]:6.0f} s until {what}", flush=True)
 
-        wait("a round is done", lambda: done(server) >= own(deployment, 1)[0])
+        hand_in(deployment, config, server)
+        wait("the first round is done", lambda: done(server) >= 1)
+        wait("client 1 trains in a round", lambda: own(deployment, 1)[0] > done(server))
+        deployment.kill("supernode-1", signal.SIGKILL)
+        killed, theta = own(deployment, 1)
+        wait("the run has gone on without SuperNode 1", lambda: done(server) >= killed)
+        deployment.start_supernode(1)
+        wait("SuperNode 1 trains again", lambda: own(deployment, 1)[0] > killed)
+        outcome["node_killed_in_round"], outcome["node_back_in_round"] = killed, own(deployment, 1)[0]
+        outcome["same_router"] = torch.equal(own(deployment, 1, "before")[1], theta)
+
+        wait("the next round is done", lambda: done(server) >= own(deployment, 1)[0])
         wait("client 0 trains in a round", lambda: own(deployment, 0)[0] > done(server))
         deployment.kill("superlink", signal.SIGKILL)
-        print(f"SuperLink and server app are killed in round {done(server) + 1}", flush=True)
-        kept = done(server)
+        outcome["link_killed_in_round"] = done(server) + 1
         deployment.start_superlink()
-        run(deployment, config, server, wait=False)
+        hand_in(deployment, config, server)
         wait("the run, started again, is at its end", (server / "history.json").exists)
-        (federation,) = load_checkpoint(server) or []
-        numbers = [entry.round for entry in federation.history.rounds]
-        print(f"after the restart it went on from round {kept + 1}; the rounds are {numbers}")
-        print(f"test accuracy at the end: {federation.history.rounds[-1].test_accuracy:.4f}")
+    (federation,) = load_checkpoint(server) or []
+    outcome["rounds_kept"] = [entry.round for entry in federation.history.rounds]
+    outcome["accuracy"] = federation.history.rounds[-1].test_accuracy
+    told = json.dumps(outcome, indent=1)
+    print(told)
+    if given.out is not None:
+        given.out.write_text(told + "\n")
 
 
 def done(server: Path) -> int:
