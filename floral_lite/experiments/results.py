@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any, Literal
 
-from ..errors import require
+from ..errors import InputError, require
 from ..federation.history import History
 from .cells import Cell, configuration
 
@@ -18,6 +18,19 @@ if TYPE_CHECKING:
 
 # numbers of a round that are kept
 OF_A_ROUND = ("round", "train_loss", "test_loss", "test_accuracy", "mismatch")
+
+
+# of a result's attributes
+KINDS = {
+    "configuration": dict,
+    "run": dict,
+    "seed": int,
+    "made": dict,
+    "clusters": list,
+    "sizes": dict,
+    "rounds": dict,
+    "clients": dict,
+}
 
 
 @dataclass(frozen=True)
@@ -123,10 +136,15 @@ def read(path: Path) -> Result:
         InputError: the file is none.
     """
     try:
-        return Result(**json.loads(path.read_text(encoding="utf-8")))
-    except (ValueError, TypeError) as error:
-        require(False, f"{path} is no results file of this version ({error}): move it away")
-        raise
+        result = Result(**json.loads(path.read_text(encoding="utf-8")))
+    except (ValueError, TypeError, RecursionError) as error:
+        raise InputError(f"{path} is no results file of this version ({error}): move it away") from None
+    for name, kind in KINDS.items():
+        require(
+            isinstance(getattr(result, name), kind),
+            f"{path} is no results file of this version ({name} is no {kind.__name__}): move it away",
+        )
+    return result
 
 
 def find(cell: Cell, folder: Path, same_rounds: bool = True) -> Result | None:

@@ -42,14 +42,15 @@ def begin(run: Run, folder: Path | str) -> Federation:
         bool(averaged.tensors()),
         f"with method {run.method.name!r} clients share nothing: there is nothing to send, train them alone",
     )
+    new = Federation(history, averaged, first_moments(first, settings))
     resumed = load_checkpoint(folder)
     if resumed is None:
         history.config["federation"] = secrets.token_hex(8)
-        return Federation(history, averaged, first_moments(first, settings))
+        return new
     (old,) = resumed
     history.config["federation"] = old.history.config.get("federation")
     check_same_run(old.history, history)
-    check_same_shapes(old.state, averaged)
+    check_same_shapes(old.tensors(), new.tensors())
     done = len(old.history.rounds)
     require(
         done <= settings.rounds,
