@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import fmean, stdev
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ..errors import InputError, require
 from ..federation.history import History
+from ..files import write_whole
 from .cells import Cell, configuration
 
 if TYPE_CHECKING:
@@ -80,14 +80,7 @@ class Result:
         """Write the file, whole or not at all; a line for each attribute."""
         path.parent.mkdir(parents=True, exist_ok=True)
         lines = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in asdict(self).items()]
-        write_whole(path, "{\n" + ",\n".join(lines) + "\n}\n")
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a file of this name, whole or not at all, whoever else writes it."""
-    unfinished = path.with_name(f"{path.name}.{os.getpid()}.unfinished")
-    unfinished.write_text(text, encoding="utf-8")
-    os.replace(unfinished, path)
+        write_whole(path, ("{\n" + ",\n".join(lines) + "\n}\n").encode())
 
 
 def summarise(cell: Cell, history: History, made: dict[str, Any], message: str | None = None) -> Result:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 from torch import Tensor
 
 from ..errors import InputError, require
@@ -80,7 +80,8 @@ def save_checkpoint(federations: Sequence[Federation], folder: Path | str) -> No
             for key, roles in federation.tensors().items()
             for path, tensor in _paths(roles).items()
         }
-        save_file(tensors, part / f"state-{index}.safetensors")
+        # not save_file: of a full disk it says so in an error of its own
+        (part / f"state-{index}.safetensors").write_bytes(save(tensors))
         federation.history.save(part / f"history-{index}.json")
     older = _checkpoints(folder)
     os.replace(part, whole)

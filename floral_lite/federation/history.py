@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError, require
+from ..files import write_whole
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -111,9 +111,7 @@ class History:
             f"{path} is there already; choose another path, or move it away",
         )
         path.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = path.with_suffix(".unfinished")
-        unfinished.write_text(json.dumps(asdict(self)))
-        os.replace(unfinished, path)
+        write_whole(path, json.dumps(asdict(self)).encode())
 
     @classmethod
     def load(cls, path: Path | str) -> History:

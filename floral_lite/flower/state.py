@@ -1,15 +1,15 @@
 """What stays with a client: its router, and everything else that is private, in a file of its own."""
 
-import os
 import re
 from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor
 
 from .._version import __version__
 from ..errors import InputError, require
+from ..files import write_whole
 
 Private = dict[str, Tensor]
 
@@ -82,18 +82,10 @@ class OwnFile:
         if not after:
             return
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        part = self.path.with_suffix(f".{os.getpid()}.part")
         both = {"before/": before, "after/": after}
         tensors = {
             prefix + name: tensor.detach().cpu().clone().contiguous()
             for prefix, private in both.items()
             for name, tensor in private.items()
         }
-        try:
-            save_file(tensors, part, {"floral_lite": __version__, "round": str(number)})
-            # on the disk before it has the name: a power cut leaves the old file or the new one
-            with part.open("r+b") as file:
-                os.fsync(file.fileno())
-            os.replace(part, self.path)
-        finally:
-            part.unlink(missing_ok=True)  # a part of a file on a full disk, say
+        write_whole(self.path, save(tensors, {"floral_lite": __version__, "round": str(number)}))
