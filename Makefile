@@ -26,7 +26,7 @@ ifneq ($(shell command -v npm),)
 MATHJAX := book/_vendor/tex-svg-full.js
 endif
 
-.PHONY: book chapters test lint serve coursework clean clean-notebooks lock
+.PHONY: book chapters test test-flower flower-demo lint serve coursework clean clean-notebooks lock
 
 book: $(BUILT)
 	@echo "Open $(CURDIR)/_build/html/index.html"
@@ -36,6 +36,33 @@ chapters: $(EXECUTED)
 # On all cores; one that has nothing left takes over tests of another.
 test: $(BUILT)
 	$(BIN)/python -m pytest --numprocesses auto --dist worksteal
+	if $(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 11))'; \
+		then $(MAKE) test-flower FLOWER_TESTS="$(FLOWER_SOON)"; \
+		else echo "Flower has Python 3.11 or newer: its tests are left out. make test PYTHON=python3.12"; fi
+
+# Flower wants older versions of some packages than the book has, and Python 3.11: it has an environment of its own,
+# in which the rest is that of .venv. All its tests take minutes, and CI has few: `make test` compares the paper's
+# methods with the engine, and sends bad replies. Every method under every setting is `make test-flower`.
+FLOWER := .venv-flower/bin/python
+FLOWER_TESTS := tests/test_flower*.py floral_lite/flower
+FLOWER_SOON := tests/test_flower_replies.py tests/test_flower_state.py tests/test_flower_nodes.py \
+	tests/test_flower.py::test_in_single_precision_the_paper_s_methods_come_to_the_same
+test-flower: .venv-flower/.installed
+	$(FLOWER) -m pytest --numprocesses auto --dist worksteal $(FLOWER_TESTS)
+
+# A SuperLink and three SuperNodes on this machine, and the same federation on the engine.
+flower-demo: .venv-flower/.installed
+	$(FLOWER) examples/flower/demo.py
+
+.venv-flower/.installed: examples/flower/flower.lock $(INSTALLED)
+	$(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Flower has Python 3.11 or newer: make flower-demo PYTHON=python3.12")'
+	rm -rf .venv-flower
+	$(BIN)/uv venv --quiet --python $(BIN)/python .venv-flower
+	$(subst VIRTUAL_ENV=.venv,VIRTUAL_ENV=.venv-flower,$(INSTALL)) --requirement examples/flower/flower.lock \
+		|| $(BIN)/python -m pip --python .venv-flower install --quiet --requirement examples/flower/flower.lock
+	{ echo $(CURDIR); $(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))'; } \
+		> $$($(FLOWER) -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/floral_lite.pth
+	touch $@
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check
@@ -52,7 +79,7 @@ coursework: $(INSTALLED)
 	$(BIN)/python book/_ext/coursework.py $(FOLDER) $(CHAPTERS)
 
 clean:
-	rm -rf _build .venv book/node_modules book/_vendor .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf _build .venv .venv-flower book/node_modules book/_vendor .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 # Outputs, counts and widget state out; the install cell and the Colab badge as _config.yml has them.
 clean-notebooks: $(INSTALLED)
@@ -72,6 +99,11 @@ lock: $(INSTALLED)
 	  $(BIN)/uv pip compile --quiet --universal --python-version 3.10 --extra coursework \
 		--constraint requirements.lock --no-header --no-annotate pyproject.toml \
 	  | grep -vxFf requirements.lock | grep -Ev '^(nvidia-|cuda-|triton)'; } > book/_ext/coursework.lock
+	echo 'flwr>=1.41' | $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate \
+		--output-file examples/flower/flower.lock -
+	{ echo "# Flower and what it needs, some of it older than in requirements.lock, made by 'make lock'; Python 3.11 or newer."; \
+	  grep -v '^#' examples/flower/flower.lock; } > examples/flower/flower.lock.new
+	mv examples/flower/flower.lock.new examples/flower/flower.lock
 
 $(INSTALLED): requirements.lock pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "Python 3.10 or newer, please: make book PYTHON=python3.12")'

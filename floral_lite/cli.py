@@ -1,5 +1,6 @@
 """The command line: run a task with a method, list what there is."""
 
+import errno
 from datetime import datetime
 from pathlib import Path
 from statistics import fmean, stdev
@@ -21,6 +22,9 @@ from .federation import (
     load_checkpoint,
     save_checkpoint,
 )
+
+# A full disk or quota, a file larger than allowed, a folder that may only be read.
+NOT_WRITTEN = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES)
 
 app = typer.Typer(
     help="Federated learning with mixtures of adaptors.",
@@ -179,3 +183,11 @@ def main() -> None:
     except (InputError, DivergenceError) as error:
         typer.echo(f"error: {error}", err=True)
         raise SystemExit(2) from None
+    except OSError as error:
+        if error.errno not in NOT_WRITTEN:
+            raise
+        told = f"{error.strerror}{f': {error.filename}' if error.filename else ''}"
+        typer.echo(
+            f"error: {told}; make room, or name another folder. What was whole before is kept", err=True
+        )
+        raise SystemExit(1) from None

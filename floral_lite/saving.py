@@ -56,8 +56,14 @@ def load(path: str | Path, model: nn.Module) -> Floral:
     except SafetensorError as error:
         raise InputError(f"{path} is not a safetensors file: {error}") from None
     require("floral_lite" in metadata, f"{path} was not written by floral_lite.save; it has no settings")
-    settings = json.loads(metadata["settings"])
-    wrapped = Floral(model, **{**settings, "router": Router(**settings["router"])})
+    try:
+        settings = json.loads(metadata["settings"])
+        # before memory is taken for so many
+        same = settings["num_clusters"] == len(found["router_logits"])
+        require(same, "it has another number of adaptors than router logits")
+        wrapped = Floral(model, **{**settings, "router": Router(**settings["router"])})
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise InputError(f"{path} is damaged, or of another version of floral_lite ({error!r})") from None
 
     expected = _tensors(wrapped)
     for name in sorted(expected.keys() | found.keys()):

@@ -153,7 +153,7 @@ def test_only_the_newest_checkpoint_is_kept(ragged_task: Task, tmp_path: Path) -
     assert replace(kept.history, rounds=[]) == replace(done.history, rounds=[])
 
 
-@pytest.mark.parametrize("broken", ["save_file", "os.replace", "shutil.rmtree"])
+@pytest.mark.parametrize("broken", ["save", "os.replace", "shutil.rmtree"])
 def test_an_interrupted_write_loses_nothing(
     ragged_task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: str
 ) -> None:

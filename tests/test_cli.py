@@ -335,3 +335,24 @@ def test_ctrl_c_prints_what_there_is_of_a_table(tmp_path: Path) -> None:
     assert "the same command goes on from here" in out.decode()
     assert "| FedAvg | -" in out.decode()
     assert load_checkpoint(tmp_path / "results/unfinished/synthetic-linear/fedavg/seed-1") is not None
+
+
+def test_a_full_disk_is_told_in_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    resource = pytest.importorskip("resource", reason="Windows has no limits")
+    monkeypatch.chdir(tmp_path)
+    command = ["run", "synthetic-linear", "--checkpoint-every", "1", "--device", "cpu", "--out", "run"]
+    assert call(monkeypatch, *command, "--rounds", "1") == 0
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (500, before[1]))
+    try:
+        assert call(monkeypatch, *command, "--rounds", "2", "--resume") == 1
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert said.startswith("error: File too large")
+    assert said.endswith("make room, or name another folder. What was whole before is kept")
+    (kept,) = load_checkpoint(tmp_path / "run" / "checkpoints") or []
+    assert len(kept.history.rounds) == 1
+    assert not list(tmp_path.rglob("*.part"))

@@ -248,7 +248,7 @@ def test_two_processes_fill_a_folder_and_one_is_killed(tmp_path: Path) -> None:
     # no cell was run twice, nothing is left over
     assert before == {path: path.stat().st_mtime_ns for path in before}
     assert not list((shared / UNFINISHED).rglob("round-*"))
-    assert not list(shared.rglob("*.unfinished"))
+    assert not list(shared.rglob("*.part"))
 
 
 def numbers_of(folder: Path) -> list[Path]:

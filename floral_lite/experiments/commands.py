@@ -7,10 +7,10 @@ from typing import Annotated
 import typer
 
 from ..errors import require
+from ..files import write_whole
 from .catalogue import TABLES, find_table
 from .cells import cells
 from .printed import latex, markdown
-from .results import write_whole
 from .rounds import curves
 from .runner import fill
 from .tables import collect, frame
@@ -55,9 +55,9 @@ def table(
     filled = collect(name, out, names(columns), names(rows), seeds, rounds)
     typer.echo(markdown(filled))
     if not show and out.is_dir():
-        write_whole(out / f"{name}.md", markdown(filled))
-        write_whole(out / f"{name}.tex", latex(filled))
-        write_whole(out / f"{name}.csv", frame(filled).to_csv(index=False))
+        write_whole(out / f"{name}.md", markdown(filled).encode())
+        write_whole(out / f"{name}.tex", latex(filled).encode())
+        write_whole(out / f"{name}.csv", frame(filled).to_csv(index=False).encode())
 
 
 def draw(

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any, Literal
 
-from ..errors import require
+from ..errors import InputError, require
 from ..federation.history import History
+from ..files import write_whole
 from .cells import Cell, configuration
 
 if TYPE_CHECKING:
@@ -18,6 +18,19 @@ if TYPE_CHECKING:
 
 # numbers of a round that are kept
 OF_A_ROUND = ("round", "train_loss", "test_loss", "test_accuracy", "mismatch")
+
+
+# of a result's attributes
+KINDS = {
+    "configuration": dict,
+    "run": dict,
+    "seed": int,
+    "made": dict,
+    "clusters": list,
+    "sizes": dict,
+    "rounds": dict,
+    "clients": dict,
+}
 
 
 @dataclass(frozen=True)
@@ -67,14 +80,7 @@ class Result:
         """Write the file, whole or not at all; a line for each attribute."""
         path.parent.mkdir(parents=True, exist_ok=True)
         lines = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in asdict(self).items()]
-        write_whole(path, "{\n" + ",\n".join(lines) + "\n}\n")
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a file of this name, whole or not at all, whoever else writes it."""
-    unfinished = path.with_name(f"{path.name}.{os.getpid()}.unfinished")
-    unfinished.write_text(text, encoding="utf-8")
-    os.replace(unfinished, path)
+        write_whole(path, ("{\n" + ",\n".join(lines) + "\n}\n").encode())
 
 
 def summarise(cell: Cell, history: History, made: dict[str, Any], message: str | None = None) -> Result:
@@ -123,10 +129,15 @@ def read(path: Path) -> Result:
         InputError: the file is none.
     """
     try:
-        return Result(**json.loads(path.read_text(encoding="utf-8")))
-    except (ValueError, TypeError) as error:
-        require(False, f"{path} is no results file of this version ({error}): move it away")
-        raise
+        result = Result(**json.loads(path.read_text(encoding="utf-8")))
+    except (ValueError, TypeError, RecursionError) as error:
+        raise InputError(f"{path} is no results file of this version ({error}): move it away") from None
+    for name, kind in KINDS.items():
+        require(
+            isinstance(getattr(result, name), kind),
+            f"{path} is no results file of this version ({name} is no {kind.__name__}): move it away",
+        )
+    return result
 
 
 def find(cell: Cell, folder: Path, same_rounds: bool = True) -> Result | None:

@@ -5,10 +5,11 @@ import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from safetensors.torch import load_file, save_file
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
 from torch import Tensor
 
-from ..errors import require
+from ..errors import InputError, require
 from ..roles import Roles
 from .history import History
 from .rounds import Engine, Federation, stacked_rounds
@@ -74,9 +75,13 @@ def save_checkpoint(federations: Sequence[Federation], folder: Path | str) -> No
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir(parents=True)
     for index, federation in enumerate(federations):
-        kept = {"state": federation.state, **federation.moments}
-        tensors = {f"{key}/{path}": t for key, roles in kept.items() for path, t in _paths(roles).items()}
-        save_file(tensors, part / f"state-{index}.safetensors")
+        tensors = {
+            f"{key}/{path}": tensor
+            for key, roles in federation.tensors().items()
+            for path, tensor in _paths(roles).items()
+        }
+        # not save_file: of a full disk it says so in an error of its own
+        (part / f"state-{index}.safetensors").write_bytes(save(tensors))
         federation.history.save(part / f"history-{index}.json")
     older = _checkpoints(folder)
     os.replace(part, whole)
@@ -88,7 +93,7 @@ def load_checkpoint(folder: Path | str) -> list[Federation] | None:
     """The newest checkpoint in a folder, one Federation for each run, or None if there is none.
 
     Raises:
-        InputError: the folder of the newest round holds something else.
+        InputError: the folder of the newest round is damaged, or holds something else. It stays as it is.
     """
     checkpoints = _checkpoints(Path(folder))
     if not checkpoints:
@@ -99,11 +104,18 @@ def load_checkpoint(folder: Path | str) -> list[Federation] | None:
     federations = []
     for index in range(num_runs):
         kept: dict[str, Roles] = {}
-        for path, tensor in load_file(newest / f"state-{index}.safetensors").items():
-            key, role, name = path.split("/", 2)
-            getattr(kept.setdefault(key, Roles({}, {}, {})), role)[name] = tensor
-        history = History.load(newest / f"history-{index}.json")
-        federations.append(Federation(history, kept.pop("state"), kept))
+        try:
+            for path, tensor in load_file(newest / f"state-{index}.safetensors").items():
+                key, role, name = path.split("/", 2)
+                kept.setdefault(key, Roles({}, {}, {}))._asdict()[role][name] = tensor
+            state = kept.pop("state")
+            history = History.load(newest / f"history-{index}.json")
+        except (SafetensorError, FileNotFoundError, ValueError, KeyError) as error:
+            raise InputError(
+                f"{newest} is damaged, or no checkpoint of this version ({error}): move it away, and the run "
+                "starts from the beginning, or name another folder"
+            ) from None
+        federations.append(Federation(history, state, kept))
     return federations
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import require
+from ..errors import InputError, require
+from ..files import write_whole
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -111,13 +111,39 @@ class History:
             f"{path} is there already; choose another path, or move it away",
         )
         path.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = path.with_suffix(".unfinished")
-        unfinished.write_text(json.dumps(asdict(self)))
-        os.replace(unfinished, path)
+        write_whole(path, json.dumps(asdict(self)).encode())
 
     @classmethod
     def load(cls, path: Path | str) -> History:
-        """Read what `save` wrote."""
-        content = json.loads(Path(path).read_text())
-        content["rounds"] = [Round(**entry) for entry in content["rounds"]]
-        return cls(**content)
+        """Read what `save` wrote.
+
+        Raises:
+            InputError: the file is damaged, or something else.
+        """
+        try:
+            content = json.loads(Path(path).read_text())
+            history = cls(**{**content, "rounds": [Round(**entry) for entry in content["rounds"]]})
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
+            raise InputError(f"{path} is no history ({error!r}): name one that History.save wrote") from None
+        kinds = Round.__annotations__
+        require(
+            [entry.round for entry in history.rounds] == list(range(1, 1 + len(history.rounds)))
+            and all(_fits(getattr(entry, name), kinds[name]) for entry in history.rounds for name in kinds)
+            and _fits(history.clusters, "list[int]")
+            and _fits([history.bytes_up, history.bytes_down], "list[int]")
+            and all(isinstance(named, dict) for named in (history.config, history.parameters)),
+            f"{path} is no history (values of other kinds): name one that History.save wrote",
+        )
+        return history
+
+
+def _fits(value: Any, annotation: str) -> bool:
+    """Whether a value is of a kind such as "float | None" or "list[list[float]]"; any number is a number."""
+    if value is None:
+        return "None" in annotation
+    values = [value]
+    for _ in range(annotation.count("list")):
+        if not all(isinstance(inner, list) for inner in values):
+            return False
+        values = [innermost for inner in values for innermost in inner]
+    return all(isinstance(number, int | float) for number in values)

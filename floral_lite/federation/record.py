@@ -87,10 +87,21 @@ def check_one_configuration(first: History, state: Roles, other: History, other_
     )
 
 
-def check_same_shapes(old: Roles, new: Roles) -> None:
-    """Raise InputError unless the parameters of a run that is to go on are those of the model."""
-    shapes = [[{name: t.shape for name, t in role.items()} for role in state] for state in (old, new)]
-    require(shapes[0] == shapes[1], "the run that is to be resumed has another model: give the same one")
+def check_same_shapes(old: Mapping[str, Roles], new: Mapping[str, Roles]) -> None:
+    """Raise InputError unless a run that is to go on has the parameters of the model, and their types.
+
+    Args:
+        old: its state and its server's moments, by name.
+        new: those that it would begin with.
+    """
+    was, is_now = (
+        {
+            key: [{name: (t.shape, t.dtype) for name, t in role.items()} for role in roles]
+            for key, roles in kept.items()
+        }
+        for kept in (old, new)
+    )
+    require(was == is_now, "the run that is to be resumed has another model: give the same one")
 
 
 def new_history(

@@ -49,6 +49,10 @@ class Federation(NamedTuple):
     state: Roles
     moments: Moments = {}  # noqa: RUF012
 
+    def tensors(self) -> dict[str, Roles]:
+        """State and moments, by name."""
+        return {"state": self.state, **self.moments}
+
     def __repr__(self) -> str:
         """In a line: its tensors would fill pages."""
         return f"Federation({self.history!r}, {len(self.state.tensors())} named tensors)"
@@ -161,7 +165,7 @@ def stacked_rounds(
         )
         for old, new in zip(resumed, federations, strict=True):
             check_same_run(old.history, new.history)
-            check_same_shapes(old.state, new.state)
+            check_same_shapes(old.tensors(), new.tensors())
             require(
                 len(old.history.rounds) <= settings.rounds,
                 f"rounds is {settings.rounds}, but the run to be resumed has done {len(old.history.rounds)} "

@@ -20,7 +20,13 @@ from floral_lite import plots
 from .conftest import without
 
 INVENTORY = chapters.ROOT / "_build" / "html" / "objects.inv"
-PACKAGES = [module.name for module in pkgutil.walk_packages(floral_lite.__path__, "floral_lite.")]
+# An extra that the book is built without: its names are read, not imported.
+FLOWER = "floral_lite.flower"
+PACKAGES = [
+    module.name
+    for module in pkgutil.walk_packages(floral_lite.__path__, "floral_lite.")
+    if not module.name.startswith(FLOWER)
+]
 
 
 def exported() -> set[tuple[str, str]]:
@@ -55,18 +61,28 @@ def drawn() -> set[tuple[str, str]]:
 
 
 @cache
-def documented() -> dict[str, list[object]]:
-    """The objects that the pages describe, by the last part of their names."""
+def entries() -> list[tuple[str, str]]:
+    """Module and name of what the pages describe."""
     if not INVENTORY.exists():
         without("no built book: make book")
     with INVENTORY.open("rb") as file:
         kinds = InventoryFile.load(file, "", lambda *parts: "/".join(parts))
-    found: dict[str, list[object]] = {}
+    found = []
     for kind in ("py:function", "py:class", "py:exception", "py:data"):
         for full, (_, _, address, _) in kinds.get(kind, {}).items():
             module, _, name = full.rpartition(".")
             if address.endswith(f"#{full}"):  # others are further names of the same entry
-                found.setdefault(name, []).append(getattr(import_module(module), name))
+                found.append((module, name))
+    return found
+
+
+@cache
+def documented() -> dict[str, list[object]]:
+    """The objects that the pages describe, by the last part of their names."""
+    found: dict[str, list[object]] = {}
+    for module, name in entries():
+        if module != FLOWER:
+            found.setdefault(name, []).append(getattr(import_module(module), name))
     return found
 
 
@@ -78,6 +94,16 @@ def test_every_public_name_is_on_a_page_once() -> None:
             counts[module, name] = sum(thing is other for other in documented().get(name, []))
     wrong = {f"{module}.{name}": count for (module, name), count in counts.items() if count != 1}
     assert not wrong, "each of these belongs on one page under book/api"
+
+
+def test_so_is_every_name_of_the_part_over_flower() -> None:
+    source = (chapters.ROOT / "floral_lite" / "flower" / "__init__.py").read_text(encoding="utf-8")
+    (public,) = [
+        ast.literal_eval(node.value)
+        for node in ast.parse(source).body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
+    ]
+    assert sorted(public) == sorted(name for module, name in entries() if module == FLOWER)
 
 
 def test_the_names_are_those_that_a_reader_meets() -> None:

@@ -1,0 +1,120 @@
+"""What the server makes of good replies: the engines' average, and averages that bear a few bad ones."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from ..federation.aggregate import aggregate
+from ..roles import Roles, is_statistic
+from .messages import Trained, by_path
+
+# So little of the weight is left in the middle that the mean over it is the median.
+MEDIAN = 0.5 - 1e-6
+
+
+def average(before: Roles, replies: Sequence[Trained]) -> Roles:
+    """The average that the engines make: shared with N^k, slice c of the clustered with pi_c^k N^k.
+
+    Args:
+        before: the state that was sent; a cluster in which nobody has weight keeps its slice.
+        replies: at least one.
+    """
+    num_samples = torch.tensor([reply.num_samples for reply in replies], dtype=torch.float64)
+    # pi_c^k = pi_c^k N^k / N^k
+    mixture = torch.stack([reply.weights for reply in replies]) / num_samples[:, None]
+    trained = [reply.parameters for reply in replies]
+    return aggregate(before, range(len(replies)), trained, num_samples, mixture)
+
+
+def average_of_sums(before: Roles, replies: Sequence[Trained]) -> Roles:
+    """The same average of replies in the pre-weighted form; it needs nothing of them but their sums.
+
+    Args: as for `average`.
+    """
+    sums = before.with_tensors(
+        torch.stack(tensors).sum(dim=0)
+        for tensors in zip(*(reply.parameters.tensors() for reply in replies), strict=True)
+    )
+    # u <- sum_k N^k u^k / sum_k N^k
+    num_samples = sum(reply.num_samples for reply in replies)
+    shared = {name: tensor / num_samples for name, tensor in sums.shared.items()}
+    # a_c <- sum_k pi_c^k N^k a_c^k / sum_k pi_c^k N^k
+    weights = torch.stack([reply.weights for reply in replies]).sum(dim=0)
+    clustered = {}
+    for name, tensor in sums.clustered.items():
+        each = weights.view(-1, *[1] * (tensor.dim() - 1)).to(tensor)
+        clustered[name] = torch.where(each > 0, tensor / each, before.clustered[name])
+    return Roles(shared, clustered, {})
+
+
+def trimmed_average(before: Roles, replies: Sequence[Trained], trim: float) -> Roles:
+    """The average with `trimmed_mean` in place of each mean; weights and empty clusters are as in `average`.
+
+    Args:
+        before: the state that was sent.
+        replies: at least one.
+        trim: in (0, 0.5]; see `trimmed_mean`.
+    """
+    trained = [reply.parameters for reply in replies]
+    num_samples = torch.tensor([reply.num_samples for reply in replies], dtype=torch.float64)
+    weights = torch.stack([reply.weights for reply in replies])
+    shared = {
+        name: trimmed_mean(torch.stack([client.shared[name] for client in trained]), num_samples, trim)
+        for name in before.shared
+    }
+    clustered = {}
+    for name, slices in before.clustered.items():
+        stacked = torch.stack([client.clustered[name] for client in trained], dim=1)
+        clustered[name] = torch.stack(
+            [
+                trimmed_mean(stacked[c], weights[:, c], trim) if weights[:, c].any() else slices[c]
+                for c in range(len(slices))
+            ]
+        )
+    return Roles(shared, clustered, {})
+
+
+def trimmed_mean(values: Tensor, weights: Tensor, trim: float) -> Tensor:
+    """The weighted mean of each coordinate, without a share of the weight at its low and its high end.
+
+    Args:
+        values: of k clients, shape (k, ...).
+        weights: >= 0, shape (k,), not all 0.
+        trim: the share at either end, in (0, 0.5]; with 0.5 it is the median.
+
+    Returns:
+        Shape (...).
+
+    Source: Yin et al., 2018, 'Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates',
+    there without weights.
+
+    Example:
+        >>> trimmed_mean(torch.tensor([1.0, 2.0, 3.0, 1000.0]), torch.ones(4), trim=0.25)
+        tensor(2.5000)
+    """
+    trim = min(trim, MEDIAN)
+    ordered, order = values.double().sort(dim=0)
+    share = (weights.double() / weights.sum())[order]
+    # side by side the weights fill [0, 1]; what counts is how much of each lies in [trim, 1 - trim]
+    end = share.cumsum(dim=0)
+    kept = (end.clamp(max=1 - trim) - (end - share).clamp(min=trim)).clamp(min=0)
+    return ((kept * ordered).sum(dim=0) / kept.sum(dim=0)).to(values)
+
+
+def clip_update(before: Roles, after: Roles, clip_norm: float) -> Roles:
+    """The client's parameters with an update of at most that norm, all trained tensors together.
+
+    Args:
+        before: the state that was sent.
+        after: what the client sends.
+        clip_norm: the largest ||after - before||, > 0. Running statistics do not count, and are as they come.
+    """
+    sent, come = by_path(before), by_path(after)
+    update = {path: come[path] - sent[path] for path in come if not is_statistic(path)}
+    norm = float(torch.stack([tensor.double().norm() for tensor in update.values()]).norm())
+    if norm <= clip_norm:
+        return after
+    # w <- w_0 + (w - w_0) min(1, limit / ||w - w_0||)
+    clipped = {path: sent[path] + clip_norm / norm * tensor for path, tensor in update.items()}
+    return after.with_tensors((come | clipped).values())

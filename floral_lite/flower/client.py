@@ -1,0 +1,191 @@
+"""The client's half over Flower: its local steps on its own data, its router in its own file."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from flwr.app import Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from torch import Tensor
+
+from ..errors import DivergenceError, require
+from ..federation.draws import draw
+from ..federation.local import evaluate, local_training
+from ..federation.precision import tf32
+from ..federation.rounds import own_generators
+from ..federation.runs import Run, initial_state
+from ..methods import Method
+from ..roles import Roles
+from .messages import ARRAYS, CONFIG, METRICS, from_arrays, to_arrays
+from .state import OwnFile, Private
+
+# Makes the run out of the app's configuration; at a client its SuperNode's `--node-config` is added to that.
+Make = Callable[[Mapping[str, Any]], Run]
+
+
+class Client:
+    """One client in one message: Flower starts a process for each.
+
+    Args:
+        run: task, method and seed; the task's settings say how to train.
+        client: the client's number k in [0, K).
+        folder: where the client keeps what is its own.
+        message: what the server sends.
+    """
+
+    def __init__(self, run: Run, client: int, folder: Path | str, message: Message) -> None:
+        """Read the message."""
+        self.task, self.method, self.seed = run
+        self.settings = run.task.settings
+        config = message.content.config_records[CONFIG]
+        self.client, self.number = client, int(config["round"])  # type: ignore[arg-type]
+        self.file = OwnFile(folder, str(config["federation"]), client)
+        self.place = next(self.task.model.parameters()).device
+        first = initial_state(run, self.settings, self.place)
+        self.first: Private = first.of_client(client).private
+        self.sent = from_arrays(message.content.array_records[ARRAYS], first).map(self.here)
+
+    def here(self, tensor: Tensor) -> Tensor:
+        """The tensor where the model is."""
+        return tensor.to(self.place)
+
+    def kept(self, number: int) -> Private:
+        """What the client has of its own when a round begins."""
+        return {name: self.here(tensor) for name, tensor in self.file.load(number, self.first).items()}
+
+    def start(self, kept: Private) -> Roles:
+        """What a local training begins with: what was sent, and what is kept, or the first if stateless."""
+        return self.sent._replace(private=kept if self.settings.stateful else self.first)
+
+    def trained(self, start: Roles, method: Method, number: int) -> tuple[Roles, float]:
+        """The local steps of a round, with the batches that the engines take."""
+        shard = self.task.train[self.client]
+        draws = draw(self.task, method, len(shard), self.settings, self.seed, number, self.client)
+        self.task.model.train()
+        with own_generators(self.seed, number, self.place), tf32(self.settings.precision):
+            return local_training(self.task, method, start, shard, self.settings, draws)
+
+    def train(self, weighted: bool) -> RecordDict:
+        """A round: local steps, then send what is averaged, and keep what is not.
+
+        Args:
+            weighted: send N^k u^k and pi_c^k N^k a_c^k in place of u^k and a_c^k.
+
+        Raises:
+            DivergenceError: the parameters are no longer finite. What is kept stays as it was.
+        """
+        kept = self.kept(self.number)
+        after, loss = self.trained(self.start(kept), self.method, self.number)
+        # NaN is smaller than nothing; a one-hot router has -inf, and may
+        if not all(bool((tensor < torch.inf).all()) for tensor in after.tensors()):
+            raise DivergenceError(
+                f"in round {self.number} client {self.client} came to parameters that are not finite, with "
+                f"loss {loss}; it keeps those from before: give all clients a tenth of the learning rates"
+            )
+        num_samples = len(self.task.train[self.client])
+        # pi_c^k N^k
+        weights = num_samples * self.method.mixture(after.private).detach().double().cpu()
+        metrics = MetricRecord(
+            {
+                "round": self.number,
+                "num-examples": num_samples,
+                "weights": weights.tolist(),
+                "weighted": int(weighted),
+                "train-loss": loss,
+            }
+        )
+        sent = weigh(after, num_samples, weights) if weighted else after
+        self.file.save(self.number, kept, after.private)
+        return RecordDict({ARRAYS: to_arrays(sent), METRICS: metrics})
+
+    def evaluate(self) -> RecordDict:
+        """The personal model on the client's own test shard; only loss and accuracy are sent."""
+        kept = self.kept(self.number + 1)
+        own = self.sent._replace(private=kept)
+        if self.method.adaptation is not None:
+            own, _ = self.trained(self.start(kept), self.method.adaptation, self.number + 1)
+        self.task.model.eval()
+        shard = self.task.test[self.client]
+        score = evaluate(self.task, self.method, own, shard)
+        metrics: dict[str, Any] = {
+            "round": self.number,
+            "num-examples": len(shard),
+            "loss": score.loss,
+        }
+        if score.accuracy is not None:
+            metrics["accuracy"] = score.accuracy
+        return RecordDict({METRICS: MetricRecord(metrics)})
+
+
+def weigh(client: Roles, num_samples: float, weights: Tensor) -> Roles:
+    """The pre-weighted form: N^k u^k and pi_c^k N^k a_c^k, whose sums over clients make the averages."""
+    return Roles(
+        {name: num_samples * tensor for name, tensor in client.shared.items()},
+        {
+            name: weights.to(tensor).view(-1, *[1] * (tensor.dim() - 1)) * tensor
+            for name, tensor in client.clustered.items()
+        },
+        {},
+    )
+
+
+def client_app(
+    make: Make, folder: Path | str, *, weighted: bool = False, mods: Sequence[Any] = ()
+) -> ClientApp:
+    """A Flower ClientApp that trains one client of a federation.
+
+    The client's number is the SuperNode's `partition-id`, which a simulation sets by itself. A SuperNode
+    with a `folder` in its `--node-config` keeps its own file there.
+
+    Args:
+        make: makes the run out of the app's configuration and the SuperNode's, which may say where its
+            data are. A client that has only its own data gives a task whose `train` and `test` are
+            `Population(K, lambda k: mine)`.
+        folder: where the client keeps its router and all else that is private, in one file a federation.
+        weighted: send parameters multiplied by their weights, as secure aggregation needs them; the
+            server is started with the same.
+        mods: Flower's modifiers of the training, such as `LocalDpMod`.
+
+    Example:
+        >>> from floral_lite import Run, methods, tasks
+        >>> def make(config):
+        ...     task = tasks.load("digits-rotate")
+        ...     return Run(task, methods.FLoRAL(task.model))
+        >>> app = client_app(make, folder="own")
+    """
+    app = ClientApp()
+
+    def client(message: Message, context: Context) -> Client:
+        run = make({**context.run_config, **context.node_config})
+        mine = context.node_config.get("folder", folder)
+        return Client(run, find_number(context, run.task.num_clients), str(mine), message)
+
+    @app.query()
+    def query(message: Message, context: Context) -> Message:
+        """Say which client this is."""
+        told = MetricRecord({"client": find_number(context)})
+        return Message(RecordDict({METRICS: told}), reply_to=message)
+
+    @app.train(mods=list(mods))
+    def train(message: Message, context: Context) -> Message:
+        """One round."""
+        return Message(client(message, context).train(weighted), reply_to=message)
+
+    @app.evaluate()
+    def evaluate(message: Message, context: Context) -> Message:
+        """The test after a round."""
+        return Message(client(message, context).evaluate(), reply_to=message)
+
+    return app
+
+
+def find_number(context: Context, num_clients: int | None = None) -> int:
+    """The client's number k, which its SuperNode is started with."""
+    number = context.node_config.get("partition-id")
+    require(
+        isinstance(number, int) and number >= 0 and (num_clients is None or number < num_clients),
+        f"partition-id is {number!r}; start the SuperNode with --node-config 'partition-id=0', a number "
+        + ("from 0 on" if num_clients is None else f"from 0 to {num_clients - 1}"),
+    )
+    return int(number)  # type: ignore[arg-type]

@@ -1,0 +1,90 @@
+"""Which of Flower's nodes is which client."""
+
+import time
+from collections.abc import Collection
+
+from flwr.app import Message, MessageType, RecordDict
+from flwr.serverapp import Grid
+
+from .messages import METRICS, logger, number
+
+# Seconds that a connected node has for saying which client it is before a round goes on without it: a
+# process has to start there.
+ANSWER = 600.0
+
+
+class Nodes:
+    """Asks each node which client it is, and knows it from then on.
+
+    Nobody waits for an answer: it is there when it comes, however slow the node's machine is.
+
+    Args:
+        num_clients: K.
+    """
+
+    def __init__(self, num_clients: int) -> None:
+        """Nobody is known yet."""
+        self.num_clients = num_clients
+        self.client_of: dict[int, int] = {}
+        # message -> node
+        self.asked: dict[str, int] = {}
+
+    def present(self, grid: Grid) -> dict[int, int]:
+        """The node of each client that is connected; of two that are the same client the older one."""
+        connected = set(grid.get_node_ids())
+        self._ask(grid, sorted(connected - self.client_of.keys() - set(self.asked.values())))
+        self._listen(grid)
+        node_of: dict[int, int] = {}
+        for node, client in self.client_of.items():
+            if node in connected and node_of.setdefault(client, node) != node:
+                logger.warning(
+                    "node %d says that it is client %d, as does node %d: it has to wait until that is gone",
+                    *(node, client, node_of[client]),
+                )
+        return node_of
+
+    def wait(self, grid: Grid, clients: Collection[int], least: int, patience: float) -> dict[int, int]:
+        """The nodes of some clients, as soon as all of them are connected.
+
+        Args:
+            grid: Flower's.
+            clients: their numbers.
+            least: so many have to be there, however long it takes.
+            patience: seconds to wait for the others to connect.
+
+        Returns:
+            client -> node, sorted by client.
+        """
+        deadline = time.monotonic() + patience
+        told: set[int] = set()
+        while True:
+            present = self.present(grid)
+            there = {client: present[client] for client in sorted(clients) if client in present}
+            missing = set(clients) - there.keys()
+            late = time.monotonic() > deadline + (ANSWER if self.asked else 0)
+            if not missing or (len(there) >= least and late):
+                return there
+            if missing != told:
+                logger.info("waiting for clients %s", sorted(missing))
+                told = missing
+            time.sleep(min(1.0, patience))
+
+    def _ask(self, grid: Grid, nodes: list[int]) -> None:
+        """Ask nodes that are new."""
+        for node in nodes:
+            for message in grid.push_messages([Message(RecordDict(), node, MessageType.QUERY)]):
+                self.asked[message] = node
+
+    def _listen(self, grid: Grid) -> None:
+        """Take in the answers that have come; a node that gave none, or a wrong one, is asked again."""
+        for reply in grid.pull_messages(list(self.asked)) if self.asked else ():
+            node = self.asked.pop(reply.metadata.reply_to_message_id, None)
+            if node is None:
+                continue
+            try:
+                client = number(reply.content.metric_records[METRICS], "client")
+                if client not in range(self.num_clients):
+                    raise ValueError(f"it says that it is client {client:g} of {self.num_clients}")
+                self.client_of[node] = int(client)
+            except Exception as error:  # nothing that a node says may end the run
+                logger.warning("node %d takes no part: %s", node, reply.error if reply.has_error() else error)

@@ -1,0 +1,64 @@
+"""Where a server begins: at the newest checkpoint in its folder, or with a new federation."""
+
+import secrets
+from pathlib import Path
+
+import torch
+
+from ..errors import require
+from ..federation.checkpoint import load_checkpoint
+from ..federation.record import check_same_run, check_same_shapes, new_history
+from ..federation.rounds import Federation
+from ..federation.runs import Run, initial_state
+from ..federation.server import first_moments
+from ..roles import Roles
+
+
+def begin(run: Run, folder: Path | str) -> Federation:
+    """The newest checkpoint in a folder, or a federation that has not begun.
+
+    Args:
+        run: task, method and seed.
+        folder: of checkpoints.
+
+    Returns:
+        History, averaged tensors and moments. The history's configuration has the federation's own name,
+        by which clients tell their files apart.
+
+    Raises:
+        InputError: the method has nothing that a server could average, or asks clients before it trains;
+            or the checkpoint is of another run, or has more rounds than are wanted.
+    """
+    require(
+        not run.method.asks_first,
+        "routing is 'clustered', which asks every client for a gradient before the first round; over Flower "
+        "nobody is asked: use routing='learned' or 'closed-form'",
+    )
+    settings = run.task.settings
+    first = initial_state(run, settings, torch.device("cpu"))
+    history = new_history(run.task, run.method, first, settings, run.seed, torch.device("cpu"), "flower")
+    averaged = first._replace(private={})
+    require(
+        bool(averaged.tensors()),
+        f"with method {run.method.name!r} clients share nothing: there is nothing to send, train them alone",
+    )
+    new = Federation(history, averaged, first_moments(first, settings))
+    resumed = load_checkpoint(folder)
+    if resumed is None:
+        history.config["federation"] = secrets.token_hex(8)
+        return new
+    (old,) = resumed
+    history.config["federation"] = old.history.config.get("federation")
+    check_same_run(old.history, history)
+    check_same_shapes(old.tensors(), new.tensors())
+    done = len(old.history.rounds)
+    require(
+        done <= settings.rounds,
+        f"rounds is {settings.rounds}, but {folder} has {done} already: give at least as many",
+    )
+    history.rounds.extend(old.history.rounds)
+    # a file has the names in an order of its own; Flower's wrappers go by the order of what is sent
+    state = Roles(
+        *({name: kept[name] for name in role} for kept, role in zip(old.state, averaged, strict=True))
+    )
+    return old._replace(history=history, state=state)

@@ -1,0 +1,221 @@
+"""The server's half over Flower: a strategy that knows the three roles, and nothing of a method."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Strategy
+
+from ..errors import require
+from ..federation.checkpoint import save_checkpoint
+from ..federation.history import Round
+from ..federation.loop import sample_clients
+from ..federation.rounds import Federation
+from ..federation.runs import Run, initial_state
+from ..federation.server import server_step
+from ..roles import Roles
+from ..seeds import stream
+from .averages import average, average_of_sums, clip_update, trimmed_average
+from .messages import (
+    ARRAYS,
+    CONFIG,
+    BadMessage,
+    Trained,
+    admitted,
+    check,
+    from_arrays,
+    logger,
+    read_trained,
+    to_arrays,
+)
+from .nodes import Nodes
+from .resume import begin
+from .scores import Tested, add_tested, read_tested
+
+
+class RolesStrategy(Strategy):
+    """Samples clients as the engines do, checks what they send, and averages it by role.
+
+    Args:
+        run: task, method and seed. Of the task only the model, the number of clients and the settings are
+            looked at, never the data.
+        folder: gets a checkpoint after each round; the run goes on from one that is there.
+        min_replies: good replies without which a round changes nothing, from 1 to as many as are sampled.
+        patience: seconds for which a round waits for clients that it wants and that are not connected.
+        max_samples: the largest number of samples that a client is believed to have.
+        clip_norm: the largest norm of a client's update, > 0; None for no limit.
+        trim: the share of the weight that is left out at either end of each coordinate, in [0, 0.5]; 0.5
+            gives the median.
+        weighted: clients send parameters multiplied by their weights.
+
+    Raises:
+        InputError: an argument is out of range, or asks of sums what needs single replies; or the
+            checkpoint is of another run.
+
+    Attributes:
+        history: every round's numbers; rounds without enough good replies have the training loss NaN.
+        state: shared and clustered tensors.
+        probability: p(c) of the last round's clients, shape (C,), with which adaptors are centered.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        folder: Path | str,
+        *,
+        min_replies: int = 1,
+        patience: float = 60.0,
+        max_samples: float = 1e9,
+        clip_norm: float | None = None,
+        trim: float = 0.0,
+        weighted: bool = False,
+    ) -> None:
+        """Check the choices."""
+        num_clients, participation = run.task.num_clients, run.task.settings.participation
+        sampled = len(sample_clients(num_clients, participation, stream(run.seed, "clients", 1)))
+        require(
+            1 <= min_replies <= sampled,
+            f"min_replies is {min_replies}; of the {num_clients} clients {sampled} are sampled a round: "
+            f"it must be 1 to {sampled}",
+        )
+        require(patience > 0, f"patience is {patience} s; it must be positive")
+        require(clip_norm is None or clip_norm > 0, f"clip_norm is {clip_norm}; it must be positive")
+        require(0 <= trim <= 0.5, f"trim is {trim}; it must be in [0, 0.5]: try 0.1, or 0.5 for the median")
+        require(
+            not weighted or (clip_norm is None and trim == 0),
+            f"weighted is True, and clip_norm={clip_norm}, trim={trim}: of parameters that come multiplied "
+            "by their weights only the sums are used; leave clip_norm and trim out",
+        )
+        self.run, self.settings, self.folder = run, run.task.settings, folder
+        self.history, self.state, self.moments = begin(run, folder)
+        first = initial_state(run, self.settings, torch.device("cpu"))
+        self.num_clusters = len(run.method.mixture(first.of_client(0).private))
+        self.min_replies, self.patience = min_replies, patience
+        self.max_samples, self.clip_norm, self.trim, self.weighted = max_samples, clip_norm, trim, weighted
+        self.nodes = Nodes(run.task.num_clients)
+        self.asked: dict[int, int] = {}
+        self.begun = 0.0
+        self.probability: torch.Tensor | None = None
+
+    @property
+    def number(self) -> int:
+        """The round that is next, or under way: 1, 2, ...; it goes on where an interrupted run ended."""
+        return len(self.history.rounds) + 1
+
+    @property
+    def remaining(self) -> int:
+        """Rounds that are still to do."""
+        return self.settings.rounds - len(self.history.rounds)
+
+    @property
+    def arrays(self) -> ArrayRecord:
+        """The state as Flower sends it."""
+        return to_arrays(self.state)
+
+    def summary(self) -> None:
+        """Log what this is."""
+        logger.info(
+            "%s on %s, %d clients, from round %d on",
+            *(self.run.method.name, self.run.task.name, self.run.task.num_clients, self.number),
+        )
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Ask the clients whom the engines would sample, as far as they are connected."""
+        self.state = from_arrays(arrays, self.state)
+        generator = stream(self.run.seed, "clients", self.number)
+        sampled = sample_clients(self.run.task.num_clients, self.settings.participation, generator)
+        there = self.nodes.wait(grid, sampled, self.min_replies, self.patience)
+        logger.info("round %d: clients %s of %s", self.number, list(there), sampled)
+        self.begun = time.perf_counter()
+        return self._messages(MessageType.TRAIN, self.number, there, arrays, config)
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Average the good replies; with too few of them the state stays what it is."""
+        good = admitted(replies, self.asked, self.number, self._read)
+        trained = list(good.values())
+        loss, changed = math.nan, None
+        try:
+            self._step(trained)
+            num_samples = [reply.num_samples for reply in trained]
+            loss = float(np.average([reply.loss for reply in trained], weights=num_samples))
+            changed = to_arrays(self.state)
+        except BadMessage as error:
+            logger.warning("round %d changes nothing: %s", self.number, error)
+        self.history.rounds.append(Round(self.number, loss, time.perf_counter() - self.begun))
+        return changed, MetricRecord({"train-loss": loss, "replies": len(trained)})
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Ask every client that is connected for its test score, in the rounds that are evaluated."""
+        # a wrapper, such as one for differential privacy, may have changed what was made of the replies
+        self.state = from_arrays(arrays, self.state)
+        done, every = len(self.history.rounds), self.settings.evaluate_every
+        if not every or (done % every and done != self.settings.rounds):
+            self.asked = {}
+            return []
+        return self._messages(MessageType.EVALUATE, done, self.nodes.present(grid), arrays, config)
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        """Write the scores down, and keep a checkpoint: the round is over."""
+        entry = self.history.rounds[-1]
+        good: dict[int, Tested] = admitted(replies, self.asked, entry.round, read_tested)
+        metrics = add_tested(entry, good, self.run.task.num_clients)
+        save_checkpoint([Federation(self.history, self.state, self.moments)], self.folder)
+        return metrics
+
+    def _messages(
+        self, kind: str, number: int, node_of: dict[int, int], arrays: ArrayRecord, config: ConfigRecord
+    ) -> list[Message]:
+        """The same message to some clients."""
+        self.asked = {node: client for client, node in node_of.items()}
+        told: dict[str, Any] = {"round": number, "federation": self.history.config["federation"]}
+        content = RecordDict({ARRAYS: arrays, CONFIG: ConfigRecord({**config, **told})})
+        return [Message(content, node, kind, group_id=str(number)) for node in self.asked]
+
+    def _read(self, content: RecordDict) -> Trained:
+        """A reply's content, checked."""
+        return read_trained(content, self.state, self.num_clusters, self.max_samples, self.weighted)
+
+    def _step(self, trained: list[Trained]) -> None:
+        """Average the good replies, and take the server's step.
+
+        Raises:
+            BadMessage: they are too few, or together too large. The state is as it was.
+        """
+        check(
+            len(trained) >= self.min_replies,
+            f"{len(trained)} good replies have come, and min_replies is {self.min_replies}",
+        )
+        if self.clip_norm is not None:
+            trained = [
+                reply._replace(parameters=clip_update(self.state, reply.parameters, self.clip_norm))
+                for reply in trained
+            ]
+        after = server_step(self.state, self._average(trained), self.moments, self.settings, self.number)
+        tensors = [tensor for roles in (after[0], *after[1].values()) for tensor in roles.tensors()]
+        check(
+            all(bool(tensor.isfinite().all()) for tensor in tensors),
+            "of finite replies the average is not finite; clip_norm=1.0 bounds what a client can do",
+        )
+        self.state, self.moments = after
+        weights = torch.stack([reply.weights for reply in trained]).sum(dim=0)
+        self.probability = weights / weights.sum()
+
+    def _average(self, trained: list[Trained]) -> Roles:
+        """What is made of the good replies."""
+        if self.weighted:
+            return average_of_sums(self.state, trained)
+        return trimmed_average(self.state, trained, self.trim) if self.trim else average(self.state, trained)

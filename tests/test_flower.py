@@ -1,0 +1,370 @@
+"""Over Flower a federation comes to the same numbers as on the engines; what is private stays where it is."""
+
+import logging
+import shutil
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import nn
+
+pytest.importorskip("flwr", reason="Flower is not installed: pip install 'floral-lite[flower]'")
+
+from flwr.app import Context, Message, RecordDict
+
+from floral_lite import Federation, History, InputError, Run, Shard, Task, methods, train
+from floral_lite.centering import center
+from floral_lite.federation import Population, cluster_probability, load_checkpoint
+from floral_lite.flower import client_app, server_app
+from floral_lite.flower.messages import to_arrays
+from floral_lite.methods import METHODS, ROUTER, Method
+from floral_lite.roles import Roles
+
+from .federations import first_state, make_task, normal
+from .flower_grid import LocalGrid, Meddle
+
+SEED = 3
+# What the engines' histories have and Flower's has not: it would need the routers.
+UNKNOWN = {"mixture", "mismatch", "seconds"}
+
+
+def network() -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3))
+
+
+def with_norm() -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 3))
+
+
+def a_task(**settings: Any) -> Task:
+    """Five clients with 7, 3, 10, 7 and 3 samples, four of which are sampled a round."""
+    return make_task(network, normal(4), **{"rounds": 5, "learning_rate": 0.3} | settings)
+
+
+def make(name: str, task: Task, **options: Any) -> Method:
+    adapts = {"floral", "mfl-ws", "local-adaptor"}
+    return methods.make(name, task.model, **({"rank": 1} if name in adapts else {}) | options)
+
+
+def server_context() -> Context:
+    return Context(run_id=1, node_id=0, node_config={}, state=RecordDict(), run_config={})
+
+
+class Flown:
+    """A federation over Flower after its rounds: what the server has, and the clients' files."""
+
+    def __init__(
+        self,
+        task: Task,
+        method: Method,
+        folder: Path,
+        *,
+        meddle: Meddle | None = None,
+        absent: Iterable[int] = (),
+        weighted: bool = False,
+        mods: Sequence[Any] = (),
+        **choices: Any,
+    ) -> None:
+        run = Run(task, method, SEED)
+        self.folder, self.task, self.method = folder, task, method
+        app = client_app(lambda _: run, folder / "clients", weighted=weighted, mods=mods)
+        self.grid = LocalGrid(app, task.num_clients, meddle, absent)
+        choices = {"patience": 0.01, "weighted": weighted} | choices
+        server_app(lambda _: run, folder / "server", **choices)(self.grid, server_context())
+
+    @property
+    def server(self) -> Federation:
+        loaded = load_checkpoint(self.folder / "server")
+        assert loaded is not None
+        return loaded[0]
+
+    def own(self, client: int) -> Path:
+        name = self.server.history.config["federation"]
+        return self.folder / "clients" / name / f"client-{client}.safetensors"
+
+    @property
+    def federation(self) -> Federation:
+        """With what the clients have in their files; who was never sampled has none."""
+        private = {
+            name: tensor.clone() for name, tensor in first_state(self.task, self.method, SEED).private.items()
+        }
+        for client in range(self.task.num_clients):
+            if self.own(client).exists():
+                file = load_file(self.own(client))
+                for name, tensors in private.items():
+                    tensors[client] = file[f"after/{name}"]
+        return self.server._replace(state=self.server.state._replace(private=private))
+
+
+def scores(federation: Federation) -> list[dict[str, Any]]:
+    return [
+        {name: value for name, value in vars(entry).items() if name not in UNKNOWN and value is not None}
+        for entry in federation.history.rounds
+    ]
+
+
+def assert_same(one: Federation, other: Federation, tolerance: float = 1e-10) -> None:
+    assert not any(tensor.isnan().any() for tensor in one.state.tensors())
+    for first, second in zip(one.state, other.state, strict=True):
+        assert first.keys() == second.keys()
+        for name in first:
+            torch.testing.assert_close(first[name], second[name], rtol=tolerance, atol=tolerance)
+    assert len(one.history.rounds) == len(other.history.rounds)
+    for ours, theirs in zip(scores(one), scores(other), strict=True):
+        assert ours.keys() == theirs.keys()
+        for name in ours:
+            assert ours[name] == pytest.approx(theirs[name], rel=tolerance, abs=tolerance), name
+
+
+@pytest.mark.parametrize("name", [name for name in METHODS if name != "local"])
+def test_the_run_is_that_of_the_engine(name: str, tmp_path: Path) -> None:
+    build = with_norm if name == "fedbn" else network
+    task = make_task(build, normal(4), rounds=5, batch_size=5, learning_rate=0.3)
+    method = make(name, task)
+    flown = Flown(task, method, tmp_path).federation
+    engine = train(task, method, seed=SEED)
+    assert_same(flown, engine)
+    first = first_state(task, method, SEED)
+    assert any(not torch.equal(*pair) for pair in zip(first.tensors(), flown.state.tensors(), strict=True))
+
+
+@pytest.mark.parametrize("name", ["fedavg", "local-adaptor", "ensemble", "floral"])
+def test_in_single_precision_the_paper_s_methods_come_to_the_same(name: str, tmp_path: Path) -> None:
+    task = a_task()
+    task = replace(
+        task,
+        model=task.model.float(),
+        train=[Shard(shard.inputs.float(), shard.targets) for shard in task.train],
+        test=[Shard(shard.inputs.float(), shard.targets) for shard in task.test],
+    )
+    method = make(name, task)
+    assert_same(Flown(task, method, tmp_path).federation, train(task, method, seed=SEED), tolerance=3e-5)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"server_optimizer": "adam", "server_learning_rate": 0.05},
+        {"server_learning_rate": 0.7, "server_momentum": 0.6},
+        {"stateful": False},
+        {"local_epochs": 2, "momentum": 0.5, "weight_decay": 0.01, "clip_norm": 0.5},
+        {"participation": 0.2, "evaluate_every": 2},
+        {"evaluate_every": 0},
+    ],
+    ids=lambda changes: next(iter(changes)),
+)
+def test_so_it_is_under_every_setting(changes: dict[str, Any], tmp_path: Path) -> None:
+    task = a_task(**changes)
+    method = make("floral", task)
+    assert_same(Flown(task, method, tmp_path).federation, train(task, method, seed=SEED))
+
+
+@pytest.mark.parametrize("statistics", ["local", "averaged"])
+@pytest.mark.parametrize("norms", ["affine", "batch_nora"])
+def test_so_it_is_with_batch_norms(statistics: str, norms: str, tmp_path: Path) -> None:
+    # no last batch of one sample
+    task = make_task(with_norm, normal(4), rounds=5, batch_size=5, statistics=statistics)
+    method = make("floral", task, norms=norms)
+    assert_same(Flown(task, method, tmp_path).federation, train(task, method, seed=SEED))
+
+
+def test_so_it_is_where_the_router_draws_noise(tmp_path: Path) -> None:
+    task = a_task()
+    method = make("floral", task, router={"noise": 1.0, "floor": 0.01})
+    assert_same(Flown(task, method, tmp_path).federation, train(task, method, seed=SEED))
+
+
+def test_adaptors_are_centered_with_the_weights_that_came(tmp_path: Path) -> None:
+    from floral_lite.flower import RolesStrategy
+
+    task = a_task(participation=1.0, router_learning_rate=20.0)
+    method = make("floral", task)
+    run = Run(task, method, SEED)
+    strategy = RolesStrategy(run, tmp_path / "server", patience=0.01)
+    grid = LocalGrid(client_app(lambda _: run, tmp_path / "clients"), task.num_clients)
+    strategy.start(grid, strategy.arrays, num_rounds=5)
+    engine = train(task, method, seed=SEED)
+    sizes = torch.tensor([float(len(shard)) for shard in task.train])
+    probability = cluster_probability(method.mixtures(engine.state.private, 5), sizes)
+    assert probability.max() - probability.min() > 0.01
+    torch.testing.assert_close(strategy.probability, probability)
+    one = center(method.plan, strategy.state.shared, strategy.state.clustered, strategy.probability)  # type: ignore[attr-defined]
+    other = center(method.plan, engine.state.shared, engine.state.clustered, probability)  # type: ignore[attr-defined]
+    for name in one.base:
+        torch.testing.assert_close(one.base[name], other.base[name])
+        assert not torch.equal(one.base[name], engine.state.shared[name])
+
+
+def test_a_user_s_clients_have_their_own_data_only(tmp_path: Path) -> None:
+    task = a_task()
+    method = make("floral", task)
+
+    def alone(shard: Shard, test: Shard) -> Run:
+        mine = Population(5, lambda _: shard)
+        own = replace(task, train=mine, test=Population(5, lambda _: test))
+        return Run(own, method, SEED)
+
+    flown = Flown(task, method, tmp_path / "all")
+    grid = flown.grid
+    apps = [
+        client_app(lambda _, k=k: alone(task.train[k], task.test[k]), tmp_path / "clients") for k in range(5)
+    ]
+    grid.app = lambda message, context: apps[int(context.node_config["partition-id"])](message, context)  # type: ignore[assignment]
+    example = Shard(torch.zeros(1, 4, dtype=torch.float64), torch.zeros(1, dtype=torch.long))
+    server = server_app(lambda _: alone(example, example), tmp_path / "server", patience=0.01)
+    server(grid, server_context())
+    loaded = load_checkpoint(tmp_path / "server")
+    assert loaded is not None
+    assert_same(loaded[0], flown.server, tolerance=0)
+
+
+def names_sent(message: Message) -> set[str]:
+    return {name for record in message.content.array_records.values() for name in record}
+
+
+@pytest.mark.parametrize("name", ["floral", "local-adaptor", "fedbn", "ditto"])
+def test_nothing_private_is_sent(name: str, tmp_path: Path) -> None:
+    task = make_task(with_norm, normal(4), rounds=2, batch_size=5)
+    method = make(name, task)
+    flown = Flown(task, method, tmp_path)
+    first = first_state(task, method, SEED)
+    allowed = {f"{role}/{tensor}" for role in ("shared", "clustered") for tensor in getattr(first, role)}
+    trained = [sent for sent in flown.grid.sent if sent[1].metadata.message_type == "train"]
+    assert trained
+    for _, _, reply in trained:
+        assert names_sent(reply) == allowed
+        (metrics,) = reply.content.metric_records.values()
+        assert set(metrics) == {"round", "num-examples", "weights", "weighted", "train-loss"}
+    for _, _, reply in flown.grid.sent:
+        if reply.metadata.message_type == "evaluate":
+            (metrics,) = reply.content.metric_records.values()
+            assert set(metrics) == {"round", "num-examples", "loss", "accuracy"}
+    assert flown.server.state.private == {}
+    assert flown.own(trained[0][0]).exists()
+
+
+def test_what_is_sent_takes_as_many_bytes_as_the_history_says(tmp_path: Path) -> None:
+    task = a_task(rounds=1)
+    for name in ("fedavg", "ensemble", "floral"):
+        flown = Flown(task, make(name, task), tmp_path / name)
+        history = flown.server.history
+        (_, message, reply) = next(
+            sent for sent in flown.grid.sent if sent[1].metadata.message_type == "train"
+        )
+        down, up = (
+            sum(array.numpy().nbytes for array in sent.content.array_records["arrays"].values())
+            for sent in (message, reply)
+        )
+        assert down == history.bytes_down
+        (weights,) = (metrics["weights"] for metrics in reply.content.metric_records.values())
+        assert isinstance(weights, list)
+        assert up + 4 * len(weights) == history.bytes_up
+
+
+def test_in_the_pre_weighted_form_the_average_is_the_same(tmp_path: Path) -> None:
+    task = a_task()
+    for name in ("fedavg", "floral", "ifca"):
+        method = make(name, task)
+        flown = Flown(task, method, tmp_path / name, weighted=True).federation
+        assert_same(flown, train(task, method, seed=SEED), tolerance=1e-9)
+
+
+def test_a_server_that_is_started_again_goes_on(tmp_path: Path) -> None:
+    task = a_task(server_optimizer="adam", server_learning_rate=0.05)
+    method = make("floral", task)
+    whole = Flown(task, method, tmp_path / "whole").federation
+
+    class Stop(BaseException):
+        pass
+
+    def stop(client: int, message: Message, reply: Message) -> list[Message]:
+        """The third round has begun: some clients have trained, and the server dies."""
+        config = message.content.config_records["config"]
+        if config["round"] == 3 and message.metadata.message_type == "train" and client == 2:
+            raise Stop
+        return [reply]
+
+    with pytest.raises(Stop):
+        Flown(task, method, tmp_path / "killed", meddle=stop)
+    resumed = Flown(task, method, tmp_path / "killed")
+    assert [entry.round for entry in resumed.server.history.rounds] == [1, 2, 3, 4, 5]
+    rounds = {sent[1].content.config_records["config"]["round"] for sent in resumed.grid.sent[5:]}
+    assert rounds == {3, 4, 5}
+    assert_same(resumed.federation, whole, tolerance=0)
+    # once more: nothing is left to do
+    again = Flown(task, method, tmp_path / "killed")
+    assert again.grid.sent == []
+    assert History.load(tmp_path / "killed" / "server" / "history.json").rounds == whole_rounds(resumed)
+
+
+def whole_rounds(flown: Flown) -> list[Any]:
+    return flown.server.history.rounds
+
+
+@pytest.mark.parametrize("name", ["floral", "ensemble"])
+def test_so_it_is_with_the_closed_form(name: str, tmp_path: Path) -> None:
+    task = a_task(router_learning_rate=0.0)
+    method = make(name, task, routing="closed-form", router={"temperature": 0.1})
+    flown = Flown(task, method, tmp_path).federation
+    assert_same(flown, train(task, method, seed=SEED))
+    assert flown.state.private[ROUTER].std() > 0.01
+
+
+def test_a_method_that_shares_nothing_is_refused(tmp_path: Path) -> None:
+    task = a_task()
+    with pytest.raises(InputError, match="clients share nothing"):
+        Flown(task, make("local", task), tmp_path)
+
+
+@pytest.mark.parametrize("name", ["floral", "ensemble"])
+def test_a_method_that_asks_before_it_trains_is_refused(name: str, tmp_path: Path) -> None:
+    task = a_task()
+    with pytest.raises(InputError, match=r"routing is 'clustered'.* use routing='learned' or 'closed-form'"):
+        Flown(task, make(name, task, routing="clustered"), tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_client_that_diverges_keeps_what_it_had(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    task = a_task(rounds=1, participation=1.0)
+    method = make("local-adaptor", task)
+    Flown(task, method, tmp_path)
+    files = {path: path.read_bytes() for path in (tmp_path / "clients").rglob("*.safetensors")}
+    assert len(files) == 5
+    task.train[1].inputs.fill_(1e308)
+    caplog.set_level(logging.WARNING, "flwr")
+    flown = Flown(replace(task, settings=task.settings.with_changes(rounds=2)), method, tmp_path)
+    assert any("client 1 is dropped" in line and "learning rates" in line for line in caplog.messages)
+    for path, content in files.items():
+        assert (path.read_bytes() == content) == (path == flown.own(1)), path
+
+
+def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
+    task = a_task(rounds=2)
+    Flown(task, make("floral", task), tmp_path)
+    other = a_task(rounds=2, learning_rate=0.2)
+    with pytest.raises(InputError, match=r"learning_rate is 0\.2"):
+        Flown(other, make("floral", other), tmp_path)
+    fewer = a_task(rounds=1)
+    with pytest.raises(InputError, match="rounds is 1, but"):
+        Flown(fewer, make("floral", fewer), tmp_path)
+
+
+def test_a_new_run_has_new_files(tmp_path: Path) -> None:
+    task = a_task(rounds=2)
+    method = make("floral", task)
+    one = Flown(task, method, tmp_path)
+    kept = {path: path.read_bytes() for path in (tmp_path / "clients").rglob("*.safetensors")}
+    theta = one.federation.state.private[ROUTER]
+    shutil.rmtree(tmp_path / "server")
+    other = Flown(task, method, tmp_path)
+    assert torch.equal(other.federation.state.private[ROUTER], theta)
+    assert {path: path.read_bytes() for path in kept} == kept
+
+
+def test_arrays_have_nothing_private() -> None:
+    state = Roles({"a": torch.zeros(2)}, {"b": torch.zeros(2, 3)}, {ROUTER: torch.zeros(4)})
+    assert list(to_arrays(state)) == ["shared/a", "clustered/b"]

@@ -1,0 +1,91 @@
+"""Which node is which client: asked once, believed within reason, waited for within patience."""
+
+import logging
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+pytest.importorskip("flwr", reason="Flower is not installed: pip install 'floral-lite[flower]'")
+
+from flwr.app import Context, Error, Message, MetricRecord, RecordDict
+
+from floral_lite import InputError
+from floral_lite.flower.client import find_number
+from floral_lite.flower.nodes import Nodes
+
+from .flower_grid import LocalGrid
+
+
+def answering(claims: dict[int, Any]) -> LocalGrid:
+    """Nodes 100, 101, ... that claim to be clients; None answers with an error."""
+
+    def app(message: Message, context: Context) -> Message:
+        claim = claims[context.node_id]
+        if claim is None:
+            return Message(Error(1, "no app"), reply_to=message)
+        return Message(RecordDict({"metrics": MetricRecord({"client": claim})}), reply_to=message)
+
+    return LocalGrid(app, len(claims))  # type: ignore[arg-type]
+
+
+def listen(nodes: Nodes, grid: LocalGrid, times: int = 4) -> dict[int, int]:
+    for _ in range(times):
+        found = nodes.present(grid)
+    return found
+
+
+def test_each_node_is_asked_once() -> None:
+    grid = answering({100: 2, 101: 0, 102: 1})
+    assert listen(Nodes(3), grid) == {2: 100, 0: 101, 1: 102}
+    assert len(grid.sent) == 3
+
+
+def test_a_slow_answer_counts_when_it_comes() -> None:
+    grid = answering({100: 0, 101: 1})
+    grid.at_once = 0
+    nodes = Nodes(2)
+    assert listen(nodes, grid) == {}
+    grid.at_once = 9
+    assert listen(nodes, grid, times=1) == {0: 100, 1: 101}
+    assert len(grid.sent) == 2
+
+
+@pytest.mark.parametrize("claim", [3, -1, 0.5, float("nan"), [1], None])
+def test_a_claim_that_means_nothing_is_not_believed(claim: Any, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING, "flwr")
+    grid = answering({100: 0, 101: claim})
+    assert listen(Nodes(3), grid) == {0: 100}
+    assert any("node 101 takes no part" in line for line in caplog.messages)
+
+
+def test_of_two_that_are_the_same_client_the_newer_waits(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING, "flwr")
+    grid = answering({100: 0, 101: 0})
+    nodes = Nodes(1)
+    assert listen(nodes, grid) == {0: 100}
+    assert any("node 101 says that it is client 0, as does node 100" in line for line in caplog.messages)
+    del grid.node_of[0]  # it is gone
+    assert listen(nodes, grid) == {0: 101}
+
+
+def test_waiting_ends_with_all_or_with_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    grid = answering({100: 0, 101: 1})
+    assert Nodes(4).wait(grid, [1, 0], least=1, patience=1e9) == {0: 100, 1: 101}
+    assert Nodes(4).wait(grid, [0, 3], least=1, patience=1e-3) == {0: 100}
+    late: Iterable[int] = [101]
+
+    def come(seconds: float) -> None:
+        """While it waits another client connects."""
+        grid.node_of[1] = next(iter(late))
+
+    monkeypatch.setattr("time.sleep", come)
+    del grid.node_of[1]
+    assert Nodes(4).wait(grid, [0, 1], least=2, patience=1e-3) == {0: 100, 1: 101}
+
+
+@pytest.mark.parametrize("given", [{}, {"partition-id": "0"}, {"partition-id": -1}, {"partition-id": 5}])
+def test_a_supernode_without_a_number_is_told_what_to_do(given: dict[str, Any]) -> None:
+    context = Context(run_id=1, node_id=1, node_config=given, state=RecordDict(), run_config={})
+    with pytest.raises(InputError, match="start the SuperNode with --node-config 'partition-id=0'"):
+        find_number(context, 5)

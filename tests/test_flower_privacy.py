@@ -1,0 +1,86 @@
+"""Differential privacy by Flower's own means: the client's modifier, and the server's wrapper."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+pytest.importorskip("flwr", reason="Flower is not installed: pip install 'floral-lite[flower]'")
+
+from flwr.clientapp.mod import LocalDpMod
+from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping
+
+from floral_lite import Run
+from floral_lite.flower import RolesStrategy, client_app
+from floral_lite.flower.messages import from_arrays
+from floral_lite.roles import Roles
+
+from .federations import first_state
+from .flower_grid import LocalGrid
+from .test_flower import SEED, Flown, a_task, assert_same, make
+
+
+def update(before: Roles, after: Roles) -> torch.Tensor:
+    """All that has moved, as one vector."""
+    pairs = zip(before._replace(private={}).tensors(), after.tensors(), strict=True)
+    return torch.cat([(new - old).flatten() for old, new in pairs])
+
+
+def replies(flown: Flown, first: Roles) -> list[torch.Tensor]:
+    """Each client's update as it was sent, in the first round."""
+    return [
+        update(first, from_arrays(reply.content.array_records["arrays"], first))
+        for _, message, reply in flown.grid.sent
+        if message.metadata.message_type == "train"
+    ]
+
+
+def test_a_wide_clip_without_noise_changes_nothing(tmp_path: Path) -> None:
+    task = a_task(rounds=2)
+    method = make("floral", task)
+    plain = Flown(task, method, tmp_path / "plain")
+    mod = LocalDpMod(clipping_norm=1e6, sensitivity=0.0, epsilon=1.0, delta=1e-5)
+    private = Flown(task, method, tmp_path / "private", mods=[mod])
+    assert_same(private.federation, plain.federation)
+
+
+def test_each_update_is_clipped_and_noised_as_asked(tmp_path: Path) -> None:
+    task = a_task(rounds=1)
+    method = make("floral", task)
+    first = first_state(task, method, SEED)
+    clipped = Flown(task, method, tmp_path / "clipped", mods=[LocalDpMod(0.01, 0.0, 1.0, 1e-5)])
+    unclipped = Flown(task, method, tmp_path / "plain")
+    for own, whole in zip(replies(clipped, first), replies(unclipped, first), strict=True):
+        assert float(whole.norm()) > 0.01
+        torch.testing.assert_close(own, whole * 0.01 / whole.norm(), rtol=1e-6, atol=1e-9)
+    noised = Flown(task, method, tmp_path / "noised", mods=[LocalDpMod(0.01, 0.5, 2.0, 1e-5)])
+    noise = torch.cat(replies(noised, first)) - torch.cat(replies(clipped, first))
+    # sigma = sensitivity sqrt(2 log(1.25 / delta)) / epsilon
+    wanted = 0.5 * (2 * torch.tensor(1.25e5).log()).sqrt() / 2
+    assert len(noise) > 500
+    assert float(noise.std()) == pytest.approx(float(wanted), rel=0.1)
+    assert abs(float(noise.mean())) < 0.2
+
+
+def test_what_the_server_s_wrapper_makes_is_what_is_kept_and_sent(tmp_path: Path) -> None:
+    task = a_task(rounds=2)
+    method = make("floral", task)
+    run = Run(task, method, SEED)
+    ends = []
+    for name, noise in (("without", 0.0), ("with", 1.0)):
+        strategy = RolesStrategy(run, tmp_path / name / "server", patience=0.01)
+        wrapped = DifferentialPrivacyServerSideFixedClipping(strategy, noise, 1e3, num_sampled_clients=4)
+        grid = LocalGrid(client_app(lambda _: run, tmp_path / name / "clients"), task.num_clients)
+        result = wrapped.start(grid, strategy.arrays, num_rounds=2)
+        for ours, theirs in zip(
+            strategy.state.tensors(), from_arrays(result.arrays, strategy.state).tensors(), strict=True
+        ):
+            assert torch.equal(ours, theirs)
+        ends.append(RolesStrategy(run, tmp_path / name / "server").state)
+        assert all(
+            torch.equal(*pair) for pair in zip(ends[-1].tensors(), strategy.state.tensors(), strict=True)
+        )
+    Flown(task, method, tmp_path / "plain")
+    plain = RolesStrategy(run, tmp_path / "plain" / "server").state
+    assert float(update(plain, ends[0]).norm()) < 1e-9
+    assert float(update(plain, ends[1]).norm()) > 1
