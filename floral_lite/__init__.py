@@ -8,6 +8,7 @@ from .errors import DivergenceError, InputError
 from .export import export_peft
 from .federation import Federation, History, Run, Settings, Shard, Task, train, train_runs
 from .floral import Floral
+from .personal import personal_floral, personal_model
 from .precondition import precondition, preconditioner
 from .router import Router
 from .saving import load, save
@@ -31,6 +32,8 @@ __all__ = [
     "export_peft",
     "load",
     "methods",
+    "personal_floral",
+    "personal_model",
     "precondition",
     "preconditioner",
     "save",

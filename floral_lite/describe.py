@@ -12,6 +12,11 @@ from .adaptors import Adaptor, LowRankAdaptor, num_parameters
 class Description(pd.DataFrame):
     """A table that prints all of its columns, with shares in percent and nothing where there is nothing."""
 
+    @property
+    def _constructor(self) -> type["Description"]:
+        """A part of the table prints like the whole."""
+        return Description
+
     def __repr__(self) -> str:
         """As wide as it is."""
         table = self.astype(object).where(self.notna(), "")

@@ -102,6 +102,14 @@ def test_it_prints_everything_and_nothing_where_there_is_nothing() -> None:
     assert str(table) == repr(table)
 
 
+def test_a_part_of_it_prints_likewise() -> None:
+    table = Floral(Small(), rank=1).describe()
+    part = table[["kind", "rank", "share"]]
+    assert not any(word in repr(part) for word in ("nan", "NaN", "NA", "None"))
+    assert "%" in repr(part)
+    assert "%" not in repr(part[["kind", "rank"]])
+
+
 def test_nothing_adds_nothing_in_print() -> None:
     (line,) = [
         line

@@ -10,16 +10,16 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from floral_lite import Federation, InputError, Shard, Task, methods, train
-from floral_lite.adaptors import Convolution
+from floral_lite.adaptors import KINDS, Convolution, VectorAdaptor
 from floral_lite.data import FlipAndCrop
-from floral_lite.factored import Mixture
+from floral_lite.factored import Blend, Mixture
 from floral_lite.federation import aggregate, engine, rounds
 from floral_lite.federation.aggregate import Sums
 from floral_lite.federation.batch import MEANS
 from floral_lite.federation.layers import chain
 from floral_lite.federation.memory import Memory
 from floral_lite.federation.recording import Steps
-from floral_lite.methods import ROUTER, Method
+from floral_lite.methods import ROUTER, Method, Part
 from floral_lite.models import Normalise
 from floral_lite.roles import Roles
 
@@ -616,3 +616,74 @@ def test_sums_of_stacks_are_the_average_of_all(cuts: list[int], dtype: torch.dty
     assert torch.equal(average.clustered["a"][2], before.clustered["a"][2])
     assert torch.equal(average.private["t"], expected.private["t"])
     assert all(torch.equal(*pair) for pair in zip(before.tensors(), untouched.tensors(), strict=True))
+
+
+class Turns(nn.Linear):
+    """Decides by the sum of its inputs."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return super().forward(inputs if inputs.sum() > 0 else -inputs)
+
+
+def test_a_network_that_looks_at_its_inputs_takes_the_loop() -> None:
+    task = make_task(lambda: Turns(4, 3), normal(4))
+    with pytest.raises(InputError, match=r"Turns looks at the numbers in its inputs.*engine='loop'"):
+        train(task, methods.FedAvg(task.model))
+    assert len(train(task, methods.FedAvg(task.model), engine="loop").history.rounds) == 3
+
+
+class Scale(nn.Module):
+    """A layer that the registry does not know."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(6))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return inputs * self.scale
+
+
+def test_a_layer_of_ones_own_with_an_entry_in_the_registry(monkeypatch: pytest.MonkeyPatch) -> None:
+    def build() -> nn.Module:
+        return nn.Sequential(nn.Linear(4, 6), Scale(), nn.Linear(6, 3))
+
+    task = make_task(build, normal(4))
+    assert "1.scale" not in methods.FLoRAL(task.model, rank=1).plan
+    entry = {"scale": lambda layer, name, options: VectorAdaptor("scale", (6,))}
+    monkeypatch.setitem(KINDS, Scale, entry)
+    method = methods.FLoRAL(task.model, rank=1)
+    federation = train(task, method)
+    agree(federation, train(task, method, engine="loop"))
+    assert federation.state.clustered["1.scale.L"].any(dim=1).all()
+
+
+class ClusteredHead(Method):
+    """A method of one's own: a shared body, C heads that a private router mixes."""
+
+    name = "clustered-head"
+
+    def __init__(self, model: nn.Module, head: str) -> None:
+        self.model, self.head = model, head
+
+    def initialise(self, clusters: Tensor, seed: int) -> Roles:
+        named = dict(self.model.named_parameters())
+        heads = {name: torch.stack([tensor] * 2) for name, tensor in named.items() if self.head in name}
+        body = {name: tensor for name, tensor in named.items() if name not in heads}
+        return Roles(body, heads, {ROUTER: torch.eye(2, dtype=torch.float64)[clusters % 2]})
+
+    def parts(self, client: Roles, draws: Tensor | None = None) -> dict[str, Part]:
+        mixture = self.mixture(client.private)
+        heads: dict[str, Part] = {name: Blend(t, mixture) for name, t in client.clustered.items()}
+        return {**client.shared, **heads}
+
+    def mixture(self, private: dict[str, Tensor]) -> Tensor:
+        return private[ROUTER].softmax(dim=-1)
+
+
+@pytest.mark.parametrize("norm", [nn.Identity, lambda: nn.LayerNorm(6)], ids=["chain", "vmapped"])
+def test_a_method_of_ones_own_with_all_three_roles(norm: Callable[[], nn.Module]) -> None:
+    task = make_task(lambda: nn.Sequential(nn.Linear(4, 6), norm(), nn.Tanh(), nn.Linear(6, 3)), normal(4))
+    method = ClusteredHead(task.model, "3.")
+    federation = train(task, method)
+    agree(federation, train(task, method, engine="loop"))
+    assert not standing(task, method, federation)

@@ -550,6 +550,18 @@ def test_a_layer_under_two_names_is_refused() -> None:
         task([shard()], [shard()], model=nn.Sequential(layer, layer, nn.Linear(2, 3)))
 
 
+class Pair(nn.Linear):
+    """Returns more than logits."""
+
+    def forward(self, inputs: Tensor) -> Any:
+        return super().forward(inputs), inputs
+
+
+def test_outputs_that_are_no_tensor_are_refused() -> None:
+    with pytest.raises(InputError, match="the model returns a tuple, and a task needs one tensor"):
+        task([shard()], [shard()], model=Pair(2, 3))
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [

@@ -37,7 +37,7 @@ class Task:
 
     Raises:
         InputError: a client is without data, lengths differ, a target is out of range, or the model
-            has a layer under two names, or a batch norm without momentum.
+            has a layer under two names, a batch norm without momentum, or outputs that are no tensor.
     """
 
     name: str
@@ -92,7 +92,13 @@ class Task:
         """Every label must be one of the model's outputs."""
         model = copy.deepcopy(self.model).eval()
         with torch.no_grad():
-            num_labels = model(self.train[0].inputs[:1]).shape[-1]
+            outputs = model(self.train[0].inputs[:1])
+        require(
+            isinstance(outputs, Tensor),
+            f"the model returns a {type(outputs).__name__}, and a task needs one tensor, the logits: put it "
+            "into a module whose forward returns that part alone",
+        )
+        num_labels = outputs.shape[-1]
         for shards in (self.train, self.test):
             for client in known(shards):
                 targets = shards[client].targets

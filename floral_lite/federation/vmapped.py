@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 from torch.func import grad
 
+from ..errors import InputError
 from ..methods import Method
 from ..roles import Roles
 from .batch import Batch, average, sample_losses
@@ -23,7 +24,11 @@ def vmapped_step(
     batch: Batch,
     start: Roles,
 ) -> Tensor:
-    """A local step of every client of a stack, in place; see `stacked.stacked_step`."""
+    """A local step of every client of a stack, in place; see `stacked.stacked_step`.
+
+    Raises:
+        InputError: the network's way depends on its inputs, which torch.vmap cannot follow.
+    """
     every = None if batch.weights is None else batch.weights[:, None]
 
     def step(
@@ -57,7 +62,16 @@ def vmapped_step(
 
     given = (client, velocity, start, batch.inputs, batch.targets, batch.keys, every, batch.noise)
     axes = tuple(None if argument is None else 0 for argument in given)
-    stepped, moving, losses = torch.vmap(step, in_dims=axes, randomness="different")(*given)
+    try:
+        stepped, moving, losses = torch.vmap(step, in_dims=axes, randomness="different")(*given)
+    except RuntimeError as error:
+        # torch's words for an `if` on a tensor, and for .item()
+        if not str(error).startswith("vmap: It looks like you're"):
+            raise
+        raise InputError(
+            f"{type(task.model).__name__} looks at the numbers in its inputs, with an `if` or with .item(), "
+            "and cannot run for many clients at once: use torch.where in its place, or engine='loop'"
+        ) from error
     for old, new in ((client, stepped), (velocity, moving)):
         for tensor, after in zip(old.tensors(), new.tensors(), strict=True):
             tensor.copy_(after)

@@ -2,8 +2,9 @@
 
 from .arrays import from_arrays
 from .catalogue import TASKS
+from .clients import from_clients
 from .loading import load, load_seeds
 from .recipe import Recipe
 from .synthetic import truth
 
-__all__ = ["TASKS", "Recipe", "from_arrays", "load", "load_seeds", "truth"]
+__all__ = ["TASKS", "Recipe", "from_arrays", "from_clients", "load", "load_seeds", "truth"]

@@ -23,6 +23,11 @@ Transform = Literal["rotate", "label-shift", "label-groups"]
 # anything that numpy makes an array of
 Array = Tensor | np.ndarray[Any, Any] | Sequence[Any]
 
+ADVICE = (
+    "images are (N, channels, H, W): give images[:, None] if they are (N, H, W), and "
+    "images.transpose(0, 3, 1, 2), of a numpy array, if channels come last"
+)
+
 
 def from_arrays(
     images: Array,
@@ -102,14 +107,12 @@ def from_arrays(
         return copy.deepcopy(model) if isinstance(model, nn.Module) else model()
 
     first = seeded(build, seed)
-    parameters = list(first.parameters())
-    require(len(parameters) > 0, "model has no parameters; give one that can be trained")
-    dtype = parameters[0].dtype
-    train = _read("images", images, "labels", labels, dtype)
+    dtype = first_dtype(first)
+    train = read_arrays("images", images, "labels", labels, dtype)
     if test_images is None or test_labels is None:
         sets = _split(*train, test_fraction, seed)
     else:
-        sets = Images(*train, *_read("test_images", test_images, "test_labels", test_labels, dtype))
+        sets = Images(*train, *read_arrays("test_images", test_images, "test_labels", test_labels, dtype))
     _check_images(sets, transform, first)
     num_labels = 1 + int(max(sets.train_labels.max(), sets.test_labels.max()))
     view: ClusterView | None = None
@@ -130,11 +133,11 @@ def from_arrays(
     return make_tasks(name, recipe, [seed], data_fraction, None, None, None)[0]
 
 
-def _read(
+def read_arrays(
     images_name: str, images: Array, labels_name: str, labels: Array, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
     """Images and labels as tensors of their own, or InputError."""
-    inputs, targets = _tensor(images_name, images), _tensor(labels_name, labels)
+    inputs, targets = as_tensor(images_name, images), as_tensor(labels_name, labels)
     require(
         inputs.dim() >= 2 and targets.dim() == 1 and len(inputs) == len(targets) > 0,
         f"{images_name} has shape {tuple(inputs.shape)} and {labels_name} has {tuple(targets.shape)}; they "
@@ -145,14 +148,24 @@ def _read(
         f"{labels_name} is of {targets.dtype} and begins with {targets[:3].tolist()}, the smallest is "
         f"{targets.min().item()}; labels are integers from 0 on: number the classes",
     )
-    if inputs.is_floating_point():
-        inputs = inputs.to(dtype)
-    elif inputs.dtype != torch.uint8:
-        inputs = inputs.long()
-    return inputs, targets.long()
+    return in_precision(inputs, dtype), targets.long()
 
 
-def _tensor(name: str, array: Array) -> Tensor:
+def in_precision(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    """Floats in the model's precision, bytes as they are, other integers as words' numbers."""
+    if tensor.is_floating_point():
+        return tensor.to(dtype)
+    return tensor if tensor.dtype == torch.uint8 else tensor.long()
+
+
+def first_dtype(model: nn.Module) -> torch.dtype:
+    """The precision of a model, or InputError where there is nothing to train."""
+    parameters = list(model.parameters())
+    require(len(parameters) > 0, "model has no parameters; give one that can be trained")
+    return parameters[0].dtype
+
+
+def as_tensor(name: str, array: Array) -> Tensor:
     """A copy, which later changes of the array leave alone."""
     if isinstance(array, Tensor):
         return array.detach().cpu().clone()
@@ -167,15 +180,23 @@ def _tensor(name: str, array: Array) -> Tensor:
 
 def _split(images: Tensor, labels: Tensor, test_fraction: float, seed: int) -> Images:
     """A share of the images, chosen at random, becomes the test images."""
-    num_test = round(test_fraction * len(images)) if 0 < test_fraction < 1 else 0
-    require(
-        0 < num_test < len(images),
-        f"test_fraction is {test_fraction}, of {len(images)} images; it is the share kept for tests, in "
-        "(0, 1), and must leave at least one image on both sides: try 0.2, or give test_images",
-    )
-    order = torch.randperm(len(images), generator=stream(seed, "split"))
-    test, train = order[:num_test], order[num_test:]
+    told = f"of {len(images)} images"
+    train, test = split_rows(len(images), test_fraction, stream(seed, "split"), told)
     return Images(images[train], labels[train], images[test], labels[test])
+
+
+def split_rows(
+    num_samples: int, test_fraction: float, generator: torch.Generator, told: str
+) -> tuple[Tensor, Tensor]:
+    """Rows to train on and rows to test on, chosen at random, at least one on either side."""
+    num_test = round(test_fraction * num_samples) if 0 < test_fraction < 1 else 0
+    require(
+        0 < num_test < num_samples,
+        f"test_fraction is {test_fraction}, {told}; it is the share kept for tests, in (0, 1), and must "
+        "leave at least one on both sides: try 0.2, or give what to test on",
+    )
+    order = torch.randperm(num_samples, generator=generator)
+    return order[num_test:], order[:num_test]
 
 
 def _check_images(sets: Images, transform: Transform | None, model: nn.Module) -> None:
@@ -185,20 +206,22 @@ def _check_images(sets: Images, transform: Transform | None, model: nn.Module) -
         shape == test_shape,
         f"an image has shape {shape}, and one of test_images {test_shape}; give both the same shape",
     )
-    advice = (
-        "images are (N, channels, H, W): give images[:, None] if they are (N, H, W), and "
-        "images.transpose(0, 3, 1, 2), of a numpy array, if channels come last"
-    )
     require(
         transform != "rotate" or (len(shape) == 3 and shape[1] == shape[2]),
         f"transform is 'rotate', but an image has shape {shape}, which is not (channels, H, W) with H = W; "
-        f"{advice}",
+        f"{ADVICE}",
     )
+    check_model(model, sets.train_images)
+
+
+def check_model(model: nn.Module, inputs: Tensor) -> None:
+    """Raise InputError unless the model takes such inputs (N, ...)."""
     try:
         with torch.no_grad():
-            model.eval()(as_float(sets.train_images[:1]))
+            model.eval()(as_float(inputs[:1]))
     except (RuntimeError, ValueError, IndexError, TypeError) as error:
         told = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise InputError(
-            f"model does not take images of shape {shape} ({told}); {advice}; or give another model"
+            f"model does not take images of shape {tuple(inputs.shape[1:])} ({told}); {ADVICE}; or give "
+            "another model"
         ) from error

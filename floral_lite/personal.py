@@ -1,0 +1,107 @@
+"""One client's own model, taken out of a trained federation."""
+
+import copy
+from dataclasses import asdict
+
+import torch
+from torch import nn
+
+from .errors import require
+from .federation import Task
+from .federation.forward import running_statistics
+from .floral import Floral
+from .methods import ROUTER, FLoRAL, Method
+from .methods.mfl import MFLWS
+from .roles import Roles
+
+
+@torch.no_grad()
+def personal_model(task: Task, method: Method, state: Roles, client: int) -> nn.Module:
+    """A client's model as a plain network: a copy of the task's, with the client's own parameters.
+
+    Batch norms get the client's running statistics. The network is in evaluation mode, and its
+    `state_dict()` fits the network that the task was made of. Where a method trains on before it is
+    tested ("fine-tuned", "per-fedavg"), this is the model before that.
+
+    Args:
+        task: what was trained on.
+        method: who shares what.
+        state: of the federation: `train(task, method).state`.
+        client: k, in [0, K).
+
+    Raises:
+        InputError: there is no such client, or it answers with a mixture of several networks' outputs.
+
+    Example:
+        >>> from floral_lite import methods, tasks, train
+        >>> task = tasks.load("digits-rotate")
+        >>> method = methods.FLoRAL(task.model, budget=0.1)
+        >>> network = personal_model(task, method, train(task, method, rounds=1).state, client=3)
+        >>> network(task.test[3].inputs).shape
+        torch.Size([18, 10])
+    """
+    own = _of_client(task, state, client)
+    num_networks = len(method.networks(own))
+    require(
+        num_networks == 1 or type(method).predict is Method.predict,
+        f"client {client} of {method.name} answers with a mixture of what {num_networks} networks say, and "
+        "no single network says the same: take a method that mixes parameters, such as methods.FLoRAL",
+    )
+    model = copy.deepcopy(task.model).eval()
+    personal = method.personalise(own)
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            parameter.copy_(personal[name])
+    _copy_statistics(model, own, num_networks)
+    return model
+
+
+@torch.no_grad()
+def personal_floral(task: Task, method: FLoRAL, state: Roles, client: int) -> Floral:
+    """A client's model with its adaptors apart: the base, all C adaptors, and the client's own router.
+
+    `merge` makes of it what `personal_model` gives; `export_peft` and `save` take it as it is.
+
+    Args:
+        task: what was trained on.
+        method: a FLoRAL; other methods have no base with adaptors.
+        state: of the federation: `train(task, method).state`.
+        client: k, in [0, K).
+
+    Raises:
+        InputError: there is no such client, or the method is another one.
+    """
+    require(
+        isinstance(method, FLoRAL) and not isinstance(method, MFLWS),
+        f"the method is {method.name}, whose models are no base with a mixture of adaptors: take "
+        "methods.FLoRAL, or personal_model, which gives a plain network",
+    )
+    own = _of_client(task, state, client)
+    options = asdict(method.adaptor_options)
+    base = copy.deepcopy(task.model)
+    model = Floral(base, num_clusters=method.num_clusters, router=method.router, **options).eval()
+    for name, parameter in base.named_parameters():
+        if parameter.requires_grad:
+            parameter.copy_(own.shared[name])
+    for name, tensor in model.clustered().items():
+        tensor.copy_(own.clustered[name])
+    for name, tensor in model.statistics.named_buffers():
+        layer, _, which = name.rpartition(".")
+        tensor.copy_(own.private[f"{layer}.local_{which}".lstrip(".")])
+    model.router_logits.copy_(own.private[ROUTER])
+    _copy_statistics(base, own, num_networks=1)
+    return model
+
+
+def _of_client(task: Task, state: Roles, client: int) -> Roles:
+    """The client's parameters, or InputError where there is no such client."""
+    last = task.num_clients - 1
+    require(0 <= client <= last, f"client is {client}; the task has the clients 0 to {last}")
+    return state.of_client(client)
+
+
+def _copy_statistics(model: nn.Module, own: Roles, num_networks: int) -> None:
+    """The client's running statistics into a model's batch norms: those of the network that is tested."""
+    kept = own.shared | own.private
+    for name, buffer in running_statistics(model).items():
+        buffer.copy_(kept[name][0] if num_networks > 1 else kept[name])

@@ -1,0 +1,131 @@
+"""A task out of the data of clients that are there already: hospitals, writers, phones."""
+
+import copy
+from collections.abc import Callable, Hashable, Mapping
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from ..data import as_float
+from ..errors import require
+from ..federation import Settings, Shard, Task
+from ..federation.shards import Augment
+from ..federation.task import Loss
+from ..models import seeded
+from ..seeds import stream
+from .arrays import Array, as_tensor, check_model, first_dtype, in_precision, read_arrays, split_rows
+
+# a client's inputs (N, ...) and targets (N,) or (N, outputs)
+Pair = tuple[Array, Array]
+
+
+def from_clients(
+    train: Mapping[str, Pair],
+    test: Mapping[str, Pair] | None = None,
+    *,
+    model: nn.Module | Callable[[], nn.Module],
+    clusters: Mapping[str, Hashable] | None = None,
+    loss: Loss = functional.cross_entropy,
+    settings: Settings | None = None,
+    augment: Augment | None = None,
+    test_fraction: float = 0.2,
+    seed: int = 0,
+    name: str = "own-clients",
+) -> Task:
+    """A task out of data that belong to somebody: nobody deals them, and nothing is turned or renamed.
+
+    Where a column says whose a sample is, the clients are a line away::
+
+        owners = np.unique(writers)
+        task = from_clients({w: (images[writers == w], labels[writers == w]) for w in owners}, model=...)
+
+    Args:
+        train: each client's inputs (N, ...) and targets by the client's name, in the order of the task's
+            clients. Targets are labels from 0 on, shape (N,), or, with another loss, floats.
+        test: the same to test on, for the same clients; if None, a share of each client's samples is kept
+            for it, chosen by the seed.
+        model: the base model, which is copied, or what builds it.
+        clusters: what is known of each client's group, by the client's name: any word or number. Only
+            optimal routing and reports look at it. None if nothing is known.
+        loss: loss(outputs, targets), averaged over the batch, such as torch.nn.functional.mse_loss.
+        settings: how the task is trained; `Settings()` if None.
+        augment: changes training inputs at random.
+        test_fraction: share of each client's samples that is kept for tests, in (0, 1): at least one.
+        seed: of the split, and of a model that is built.
+        name: what the task is called.
+
+    Raises:
+        InputError: the clients of `train`, `test` and `clusters` are not the same, lengths or shapes do not
+            fit each other or the model, a label is out of range, or a client has too few samples.
+
+    Example:
+        >>> import numpy as np
+        >>> ward = lambda n: (np.random.default_rng(n).random((n, 4)), np.arange(n) % 2)
+        >>> wards = {"north": ward(10), "south": ward(20)}
+        >>> task = from_clients(wards, model=nn.Linear(4, 2), clusters={"north": "old", "south": "new"})
+        >>> task.clusters.tolist(), [len(shard) for shard in task.train], len(task.test[1])
+        ([0, 1], [8, 16], 4)
+    """
+    names = list(train)
+    for other, given in (("test", test), ("clusters", clusters)):
+        if given is not None:
+            missing = sorted(map(str, given.keys() ^ train.keys()))
+            require(
+                not missing,
+                f"train and {other} must name the same clients, and {missing[:3]} are in one of them only",
+            )
+
+    def build() -> nn.Module:
+        return copy.deepcopy(model) if isinstance(model, nn.Module) else model()
+
+    first = seeded(build, seed)
+    dtype = first_dtype(first)
+    shards = {client: _read(f"train[{client!r}]", pair, loss, dtype) for client, pair in train.items()}
+    if test is None:
+        tested = {}
+        for number, (client, shard) in enumerate(shards.items()):
+            generator = stream(seed, "split", number)
+            told = f"of the {len(shard)} samples of client {client!r}"
+            kept, rows = split_rows(len(shard), test_fraction, generator, told)
+            tested[client] = Shard(*(tensor[rows] for tensor in shard))
+            shards[client] = Shard(*(tensor[kept] for tensor in shard))
+    else:
+        tested = {client: _read(f"test[{client!r}]", test[client], loss, dtype) for client in names}
+    require(len(names) > 0, "train is empty; give at least one client's inputs and targets")
+    shapes = {tuple(shard.inputs.shape[1:]) for shard in (*shards.values(), *tested.values())}
+    require(len(shapes) == 1, f"inputs have the shapes {sorted(shapes)}; all clients need the same one")
+    check_model(copy.deepcopy(first), shards[names[0]].inputs)
+    known = {} if clusters is None else clusters
+    groups = list(dict.fromkeys(known.get(client) for client in names))
+    return Task(
+        name=name,
+        model=first,
+        loss=loss,
+        train=list(shards.values()),
+        test=[tested[client] for client in names],
+        clusters=torch.tensor([groups.index(known.get(client)) for client in names]),
+        settings=settings or Settings(),
+        details={"task_clusters": len(groups), "num_clients": len(names), "task_seed": seed},
+        augment=augment,
+    )
+
+
+def _read(name: str, pair: Pair, loss: Loss, dtype: torch.dtype) -> Shard:
+    """A client's samples as tensors of their own: labels for the usual loss, else whatever the loss takes."""
+    require(
+        isinstance(pair, tuple | list) and len(pair) == 2,
+        f"{name} is of {type(pair).__name__}; it must be a pair of inputs and targets",
+    )
+    inputs_name, targets_name = f"the inputs of {name}", f"the targets of {name}"
+    if loss is functional.cross_entropy:
+        inputs, targets = read_arrays(inputs_name, pair[0], targets_name, pair[1], dtype)
+        return Shard(in_precision(as_float(inputs), dtype), targets)
+    inputs, targets = as_tensor(inputs_name, pair[0]), as_tensor(targets_name, pair[1])
+    require(
+        inputs.dim() >= 2 and targets.dim() >= 1 and len(inputs) == len(targets) > 0,
+        f"{inputs_name} have shape {tuple(inputs.shape)} and its targets {tuple(targets.shape)}; they must "
+        "be (N, ...) and (N,) or (N, outputs), with the same N of at least 1",
+    )
+    targets = targets.to(dtype) if targets.is_floating_point() else targets.long()
+    return Shard(in_precision(as_float(inputs), dtype), targets)

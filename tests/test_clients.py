@@ -1,0 +1,97 @@
+"""Tasks out of clients that are there already."""
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from floral_lite import InputError, Settings, methods, tasks, train
+from floral_lite.models import mlp
+
+IMAGES = np.random.default_rng(0).integers(256, size=(40, 1, 4, 4), dtype=np.uint8)
+LABELS = np.arange(40) % 3
+OWNERS = np.array(["north", "east", "north", "south"] * 10)
+ROWS = {name: np.flatnonzero(name == OWNERS) for name in ("north", "east", "south")}
+PAIRS = {name: (IMAGES[rows], LABELS[rows]) for name, rows in ROWS.items()}
+NETWORK = {"model": lambda: mlp(16, 4, 3)}
+
+
+def as_numbers(image: Any, label: Any) -> list[int]:
+    return [*torch.as_tensor(image).round().int().flatten().tolist(), int(label)]
+
+
+def test_every_client_keeps_its_samples_in_the_order_given() -> None:
+    task = tasks.from_clients(PAIRS, clusters={"south": "old", "east": "new", "north": "new"}, **NETWORK)
+    # 20% of 20, 10 and 10 for tests
+    assert [len(shard) for shard in task.train] == [16, 8, 8]
+    assert [len(shard) for shard in task.test] == [4, 2, 2]
+    assert task.clusters.tolist() == [0, 0, 1]
+    assert task.model.training
+    for (images, labels), *shards in zip(PAIRS.values(), task.train, task.test, strict=True):
+        seen = sorted(
+            (*(255 * x).round().int().flatten().tolist(), int(y))
+            for s in shards
+            for x, y in zip(*s, strict=True)
+        )
+        assert seen == sorted((*x.flatten().tolist(), int(y)) for x, y in zip(images, labels, strict=True))
+    history = train(task, methods.FedAvg(task.model), rounds=1).history
+    assert history.config["task"] == "own-clients"
+    assert history.clients()["cluster"].tolist() == [0, 0, 1]
+
+
+def test_clients_may_bring_what_they_are_tested_on_in_any_order() -> None:
+    test = {name: (images[:1], labels[:1]) for name, (images, labels) in reversed(PAIRS.items())}
+    task = tasks.from_clients(PAIRS, test, settings=Settings(batch_size=5), **NETWORK)
+    assert [len(shard) for shard in task.train] == [20, 10, 10]
+    for (images, _), shard in zip(PAIRS.values(), task.test, strict=True):
+        assert torch.equal(shard.inputs, torch.tensor(images[:1]) / 255)
+    assert task.clusters.tolist() == [0, 0, 0]
+    assert task.settings.batch_size == 5
+
+
+def test_the_seed_decides_the_split() -> None:
+    first, again, other = (tasks.from_clients(PAIRS, seed=seed, **NETWORK) for seed in (1, 1, 2))
+    assert torch.equal(first.test[0].inputs, again.test[0].inputs)
+    assert not torch.equal(first.test[0].inputs, other.test[0].inputs)
+    assert torch.equal(first.model.get_parameter("1.weight"), again.model.get_parameter("1.weight"))
+
+
+def test_targets_may_be_numbers_where_the_loss_takes_them() -> None:
+    pairs = {"a": (np.ones((5, 2)), np.ones((5, 1))), "b": (np.zeros((5, 2)), np.zeros((5, 1)))}
+    task = tasks.from_clients(pairs, model=nn.Linear(2, 1).double(), loss=functional.mse_loss)
+    assert not task.is_classification
+    assert task.train[0].inputs.dtype == task.train[0].targets.dtype == torch.float64
+    assert train(task, methods.FedAvg(task.model), rounds=1).history.rounds[0].test_loss is not None
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"train": {}}, "train is empty"),
+        (
+            {"test": {"north": PAIRS["north"]}},
+            "test must name the same clients, and ['east', 'south']",
+        ),
+        (
+            {"clusters": {**dict.fromkeys(PAIRS, 0), "west": 1}},
+            "clusters must name the same clients",
+        ),
+        ({"train": {"a": (IMAGES, LABELS[:3])}}, "the inputs of train['a'] has shape (40, 1, 4, 4)"),
+        ({"train": {"a": (IMAGES, LABELS / 2)}}, "labels are integers from 0 on"),
+        ({"train": {"a": IMAGES}}, "train['a'] is of ndarray; it must be a pair of inputs and targets"),
+        ({"train": {**PAIRS, "a": (IMAGES[:1], LABELS[:1])}}, "of the 1 samples of client 'a'"),
+        (
+            {"train": {**PAIRS, "a": (IMAGES[:, :, 1:], LABELS)}},
+            "have the shapes [(1, 3, 4), (1, 4, 4)]",
+        ),
+        ({"model": nn.Linear(5, 3)}, "model does not take images of shape (1, 4, 4)"),
+        ({"loss": functional.mse_loss, "train": {"a": (IMAGES, LABELS[:3])}}, "its targets (3,)"),
+    ],
+)
+def test_clients_that_make_no_task_are_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=re.escape(message)):
+        tasks.from_clients(**{"train": PAIRS, **NETWORK, **changes})

@@ -1,0 +1,127 @@
+"""One client's model, taken out of a federation: it answers as the federation was tested."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from floral_lite import (
+    Federation,
+    InputError,
+    Task,
+    export_peft,
+    load,
+    methods,
+    personal_floral,
+    personal_model,
+    save,
+    train,
+)
+
+from .federations import make_task, normal
+
+
+def network() -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 3))
+
+
+def trained(name: str, **settings: Any) -> tuple[Task, methods.Method, Federation]:
+    task = make_task(network, normal(4), sizes=(7, 6, 10, 7, 6), **settings)
+    options = {"budget": 0.5} if name in ("floral", "local-adaptor", "mfl-ws") else {}
+    method = methods.make(name, task.model, **options)
+    return task, method, train(task, method)
+
+
+def loss_of(model: nn.Module, task: Task, client: int) -> float:
+    with torch.no_grad():
+        return float(functional.cross_entropy(model(task.test[client].inputs), task.test[client].targets))
+
+
+# these answer with several networks, or train on before they are tested
+OTHERS = {"mfl", "mfl-ws", "fedem", "fine-tuned", "per-fedavg"}
+
+
+@pytest.mark.parametrize("statistics", ["local", "averaged"])
+@pytest.mark.parametrize("name", sorted(methods.METHODS.keys() - OTHERS))
+def test_it_has_the_loss_that_the_history_tells(name: str, statistics: str) -> None:
+    task, method, federation = trained(name, statistics=statistics)
+    told = federation.history.evaluated[-1].client_loss
+    assert told is not None
+    assert len(set(told)) == 5
+    for client in range(task.num_clients):
+        model = personal_model(task, method, federation.state, client)
+        assert loss_of(model, task, client) == pytest.approx(told[client], rel=1e-10)
+        # the plain network takes it
+        plain = network().double().eval()
+        plain.load_state_dict(model.state_dict())
+        assert loss_of(plain, task, client) == pytest.approx(told[client], rel=1e-10)
+
+
+@pytest.mark.parametrize("name", ["mfl", "mfl-ws", "fedem"])
+def test_a_mixture_of_outputs_is_no_single_network(name: str) -> None:
+    task, method, federation = trained(name)
+    with pytest.raises(InputError, match=f"client 2 of {name} answers with a mixture of what . networks say"):
+        personal_model(task, method, federation.state, 2)
+
+
+@pytest.mark.parametrize("norms", ["affine", "batch_nora", "none"])
+@pytest.mark.parametrize("routing", ["learned", "optimal"])
+def test_a_floral_of_a_client_answers_as_its_merged_model(norms: str, routing: str, tmp_path: Any) -> None:
+    task = make_task(network, normal(4), sizes=(7, 6, 10, 7, 6))
+    method = methods.FLoRAL(task.model, num_clusters=3, rank=2, norms=norms, routing=routing)  # type: ignore[arg-type]
+    state = train(task, method).state
+    for client in (0, 3):
+        inputs = task.test[client].inputs
+        model = personal_floral(task, method, state, client)
+        with torch.no_grad():
+            outputs = personal_model(task, method, state, client)(inputs)
+            torch.testing.assert_close(model(inputs), outputs)
+            torch.testing.assert_close(model.merge()(inputs), outputs)
+            assert not torch.allclose(model.base(inputs), outputs)
+        torch.testing.assert_close(model.mixture(), method.mixture(state.of_client(client).private))
+        for name, buffer in model.statistics.named_buffers():
+            layer, _, which = name.rpartition(".")
+            assert torch.equal(buffer, state.private[f"{layer}.local_{which}"][client])
+        save(model, tmp_path / f"{client}.safetensors")
+        again = load(tmp_path / f"{client}.safetensors", network().double()).eval()
+        with torch.no_grad():
+            torch.testing.assert_close(again(inputs), outputs)
+        if norms == "none":
+            export_peft(model, tmp_path / str(client))
+    # the task's own network is not the client's
+    assert not torch.equal(task.model.get_parameter("0.weight"), model.base.get_parameter("0.weight"))
+
+
+def test_frozen_parameters_stay_what_they_are() -> None:
+    def frozen() -> nn.Module:
+        model = network()
+        model[0].requires_grad_(False)  # type: ignore[index]
+        return model
+
+    task = make_task(frozen, normal(4), sizes=(7, 6, 10, 7, 6))
+    method = methods.FLoRAL(task.model, rank=1)
+    state = train(task, method).state
+    for model in (personal_model(task, method, state, 1), personal_floral(task, method, state, 1).base):
+        assert torch.equal(model.get_parameter("0.weight"), task.model.get_parameter("0.weight"))
+        assert not torch.equal(model.get_parameter("3.weight"), task.model.get_parameter("3.weight"))
+
+
+def test_what_is_no_client_and_no_floral_is_refused() -> None:
+    task, method, federation = trained("fedavg")
+    for client in (-1, 5):
+        with pytest.raises(InputError, match=rf"client is {client}; the task has the clients 0 to 4"):
+            personal_model(task, method, federation.state, client)
+    with pytest.raises(InputError, match="the method is fedavg"):
+        personal_floral(task, method, federation.state, 0)  # type: ignore[arg-type]
+    task, method, federation = trained("mfl-ws")
+    with pytest.raises(InputError, match="the method is mfl-ws"):
+        personal_floral(task, method, federation.state, 0)  # type: ignore[arg-type]
+
+
+def test_a_personal_model_can_be_exported() -> None:
+    task, method, federation = trained("floral")
+    model, inputs = personal_model(task, method, federation.state, 2), task.test[2].inputs
+    program = torch.export.export(model, (inputs,))
+    torch.testing.assert_close(program.module()(inputs), model(inputs))
