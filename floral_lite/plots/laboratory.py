@@ -15,7 +15,7 @@ QUANTITIES = {"test_accuracy": "test accuracy (%)", "test_loss": "test loss"}
 
 
 def progress(
-    histories: Mapping[str, History], before: Mapping[str, pd.DataFrame] | None = None, rounds: int = 1
+    histories: Mapping[str, History], before: Mapping[str, pd.DataFrame] | None = None, rounds: int = 100
 ) -> Picture:
     """Accuracy and loss of runs on their way: thick the mean over clients, thin each cluster's.
 
@@ -25,14 +25,17 @@ def progress(
         histories: by method, each with a round or more. Without accuracies, as in regression, there is the
             loss alone.
         before: `History.frame()` of earlier runs of the same task, by a short name.
-        rounds: at least so many have room.
+        rounds: how many there will be.
     """
     measured = [entry.test_accuracy for history in histories.values() for entry in history.evaluated[:1]]
     regression = bool(measured) and None in measured
     shown = [quantity for quantity in QUANTITIES if not regression or quantity == "test_loss"]
     width = 4.2 * len(shown)
     made, axes = figure(1, len(shown), width, 3.3)
-    _fix(made, width, 3.3)
+    _fix(made, width, 3.3, right=0.15)
+    room = 20  # of the axis of rounds; it doubles when it is full
+    while room < max((len(history.rounds) for history in histories.values()), default=0):
+        room *= 2
     for quantity, axis in zip(shown, axes[0], strict=True):
         for name, frame in (before or {}).items():
             _draw_before(axis, name, _scaled(frame[quantity].dropna(), quantity))
@@ -44,7 +47,7 @@ def progress(
             clusters = _scaled(per_cluster(history, quantity), quantity)
             axis.plot(clusters.index, clusters, color=colour, linewidth=0.7, alpha=0.6)
         axis.set(xlabel="communication round", ylabel=QUANTITIES[quantity])
-        axis.set_xlim(0, max(rounds, axis.get_xlim()[1]))
+        axis.set_xlim(0, max(min(room, rounds), axis.get_xlim()[1]))
         axis.set_ylim(0, 100 if quantity == "test_accuracy" else None)
     lines, labels = axes[0, 0].get_legend_handles_labels()
     made.legend(lines, labels, loc="upper left", ncols=4, labelcolor=GREY, frameon=False)
@@ -63,7 +66,7 @@ def routers(histories: Mapping[str, History]) -> Picture | None:
         return None
     width = 1.9 * len(mixing) + 1.6
     made, axes = figure(1, len(mixing), width, 2.9)
-    _fix(made, width, 2.9)
+    _fix(made, width, 2.9, right=0.35)
     for (name, entry), axis in zip(mixing.items(), axes[0], strict=True):
         drawn = _draw_mixture(axis, entry, histories[name].clusters)
         axis.set_title(f"{name}, round {entry.round}", color=GREY, fontsize=10)
@@ -87,11 +90,10 @@ def per_cluster(history: History, quantity: str) -> pd.DataFrame:
     return clients.T.groupby(level=0).mean().T
 
 
-def _fix(made: Picture, width: float, height: float) -> None:
+def _fix(made: Picture, width: float, height: float, right: float) -> None:
     """Margins in inches: to work them out takes as long as to draw, and they would move while curves grow."""
     made.set_layout_engine(None)
-    inches = {"left": 0.65 / width, "right": 1 - 0.15 / width, "bottom": 0.5 / height, "top": 1 - 0.35 / height}
-    made.subplots_adjust(**inches, wspace=0.25)
+    made.subplots_adjust(0.65 / width, 0.5 / height, 1 - right / width, 1 - 0.35 / height, wspace=0.25)
 
 
 def _scaled(values: pd.DataFrame, quantity: str) -> pd.DataFrame:
