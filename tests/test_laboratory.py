@@ -179,7 +179,10 @@ def test_a_control_that_moves_begins_anew_only_while_it_runs(laboratory: Laborat
 
 def test_a_task_brings_its_own_clusters_and_clients(laboratory: Laboratory) -> None:
     laboratory.controls["task"].value = "cifar100"
-    assert (laboratory.controls["num_clusters"].value, laboratory.controls["participation"].value) == (10, 0.5)
+    assert (laboratory.controls["num_clusters"].value, laboratory.controls["participation"].value) == (
+        10,
+        0.5,
+    )
 
 
 def test_what_is_finished_stays_until_another_task_and_not_more_than_eight() -> None:
@@ -221,9 +224,7 @@ def test_restarts_leave_no_threads_histories_or_pictures(laboratory: Laboratory)
 
 def test_fedavg_and_ensemble_are_the_measure() -> None:
     *_, last = in_turns(replace(USUAL, methods=("fedavg", "ensemble", "floral")))
-    cells = {
-        name: lines.row("", name, history, 1.0, 4)[5:7] for name, history in last.histories.items()
-    }
+    cells = {name: lines.row("", name, history, 1.0, 4)[5:7] for name, history in last.histories.items()}
     assert cells["fedavg"] == ("1.00, 0.25", "1.00, 0.25")
     assert cells["ensemble"] == ("4.00, 1.00", "4.00, 1.00")
     floral = last.histories["floral"]

@@ -70,11 +70,12 @@ class Laboratory:
         folded = ipywidgets.Accordion(children=[self.code], selected_index=None)
         folded.set_title(0, "As code: copy it, and it repeats these runs")
         for picture in (self.curves, self.routers):
-            picture.layout = ipywidgets.Layout(display="none", max_width="100%", object_fit="contain")
+            picture.layout = ipywidgets.Layout(display="none", max_width="100%", height="auto")
         buttons = ipywidgets.HBox([self.run_button, self.stop_button])
         left = ipywidgets.VBox([*self.controls.values(), buttons])
         right = ipywidgets.VBox([self.message, self.curves, self.routers])
-        right.layout = ipywidgets.Layout(flex="1 1 26em", min_width="0")
+        # pictures as wide as they are, and smaller where there is no room
+        right.layout = ipywidgets.Layout(flex="1 1 26em", min_width="0", align_items="flex-start")
         both = ipywidgets.HBox([left, right], layout=ipywidgets.Layout(flex_flow="row wrap"))
         self.widget = ipywidgets.VBox([both, self.table, folded])
         self.run_button.on_click(lambda _: self.run())

@@ -6,6 +6,7 @@ from itertools import cycle
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
 
 from ..federation.history import History
 from .federations import _colour_bar, _draw_mixture
@@ -47,6 +48,7 @@ def progress(
             clusters = _scaled(per_cluster(history, quantity), quantity)
             axis.plot(clusters.index, clusters, color=colour, linewidth=0.7, alpha=0.6)
         axis.set(xlabel="communication round", ylabel=QUANTITIES[quantity])
+        axis.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
         axis.set_xlim(0, max(min(room, rounds), axis.get_xlim()[1]))
         axis.set_ylim(0, 100 if quantity == "test_accuracy" else None)
     lines, labels = axes[0, 0].get_legend_handles_labels()
