@@ -2,7 +2,8 @@
 
 import time
 from collections import deque
-from typing import NamedTuple
+from html import escape
+from typing import Any, NamedTuple
 
 import ipywidgets
 import pandas as pd
@@ -100,7 +101,7 @@ class Laboratory:
         """End it after the round that it is in."""
         self.training.stop()
 
-    def _changed(self, change: dict[str, object]) -> None:
+    def _changed(self, change: dict[str, Any]) -> None:
         """A control has been let go."""
         if self._resetting:
             return
@@ -169,7 +170,7 @@ class Laboratory:
 
     def _say(self, words: str) -> None:
         """A sentence above the figure."""
-        self.message.value = f'<span role="status">{numbers.escape(words)}</span>'
+        self.message.value = f'<span role="status">{escape(words)}</span>'
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, object]:
         """The widget, and a sentence where there is no kernel."""

@@ -120,6 +120,6 @@ class Training:
             state: State = "stopped" if ends.is_set() else "finished"
             now = now._replace(state=state)
         except Exception as error:  # whatever it is, the reader is to see it, and no thread dies unheard
-            now = now._replace(state="failed", message=f"{error or type(error).__name__}")
+            now = now._replace(state="failed", message=str(error) or type(error).__name__)
         if self._thread is current_thread():
             self._tell(now)

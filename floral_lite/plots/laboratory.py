@@ -38,14 +38,15 @@ def progress(
     while room < max((len(history.rounds) for history in histories.values()), default=0):
         room *= 2
     for quantity, axis in zip(shown, axes[0], strict=True):
+        factor = 100 if quantity == "test_accuracy" else 1
         for name, frame in (before or {}).items():
-            _draw_before(axis, name, _scaled(frame[quantity].dropna(), quantity))
+            _draw_before(axis, name, factor * frame[quantity].dropna())
         styles = zip(cycle(COLOURS), cycle(("-", "--", ":", "-.")), strict=False)
         for (name, history), (colour, dash) in zip(histories.items(), styles, strict=False):
-            means = _scaled(history.frame()[quantity].dropna(), quantity)
+            means = factor * history.frame()[quantity].dropna()
             marker = "o" if len(means) == 1 else None
             axis.plot(means.index, means, dash, color=colour, marker=marker, linewidth=2.2, label=name)
-            clusters = _scaled(per_cluster(history, quantity), quantity)
+            clusters = factor * per_cluster(history, quantity)
             axis.plot(clusters.index, clusters, color=colour, linewidth=0.7, alpha=0.6)
         axis.set(xlabel="communication round", ylabel=QUANTITIES[quantity])
         axis.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
@@ -89,18 +90,14 @@ def per_cluster(history: History, quantity: str) -> pd.DataFrame:
     entries = history.evaluated
     values = np.array([getattr(entry, of_clients) for entry in entries]).reshape(-1, len(history.clusters))
     clients = pd.DataFrame(values, index=[entry.round for entry in entries], columns=history.clusters)
-    return clients.T.groupby(level=0).mean().T
+    means: pd.DataFrame = clients.T.groupby(level=0).mean().T
+    return means
 
 
 def _fix(made: Picture, width: float, height: float, right: float) -> None:
     """Margins in inches: to work them out takes as long as to draw, and they would move while curves grow."""
     made.set_layout_engine(None)
     made.subplots_adjust(0.65 / width, 0.5 / height, 1 - right / width, 1 - 0.35 / height, wspace=0.25)
-
-
-def _scaled(values: pd.DataFrame, quantity: str) -> pd.DataFrame:
-    """Accuracies in per cent."""
-    return 100 * values if quantity == "test_accuracy" else values
 
 
 def _draw_before(axis: Axes, name: str, series: "pd.Series[float]") -> None:
