@@ -7,6 +7,12 @@ import torch
 from .errors import require
 
 
+def devices() -> list[str]:
+    """The names of those that are there, the fastest first and "cpu" last."""
+    mps = ["mps"] if torch.backends.mps.is_available() else []
+    return [*(f"cuda:{index}" for index in range(torch.cuda.device_count())), *mps, "cpu"]
+
+
 def find_device(name: str) -> torch.device:
     """The device of that name.
 
@@ -16,10 +22,7 @@ def find_device(name: str) -> torch.device:
     Raises:
         InputError: the device is not there.
     """
-    there = ["cpu"]
-    if torch.backends.mps.is_available():
-        there.insert(0, "mps")
-    there = [*(f"cuda:{index}" for index in range(torch.cuda.device_count())), *there]
+    there = devices()
     if name == "auto":
         return torch.device(there[0])
     wanted = "cuda:0" if name == "cuda" else name

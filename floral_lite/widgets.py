@@ -1,35 +1,22 @@
-"""Sliders: the same figure functions, with a value that the reader moves."""
+"""What a reader moves: a slider over figures, and the laboratory."""
 
 import base64
 import html
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TypeVar
 
 import ipywidgets
 from IPython.display import display
 
 from .errors import require
+from .laboratory import Laboratory
+from .on_page import STATIC_VARIABLE, OnPage
 from .plots import Picture
 
 Value = TypeVar("Value", int, float)
 
-STATIC_VARIABLE = "FLORAL_LITE_STATIC_PAGE"
-WIDGET = "application/vnd.jupyter.widget-view+json"
-
-
-@dataclass(frozen=True)
-class OnPage:
-    """A widget that works where a kernel runs, and the HTML that a rendered page shows in its place."""
-
-    widget: ipywidgets.Widget
-    page: str
-    words: str
-
-    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, object]:
-        view = {"version_major": 2, "version_minor": 0, "model_id": self.widget.model_id}
-        return {"text/plain": self.words, "text/html": self.page, WIDGET: view}
+__all__ = ["Laboratory", "slider", "static_slider"]
 
 
 def slider(

@@ -13,8 +13,8 @@ import pandas as pd
 from IPython.display import display
 from matplotlib.ticker import MaxNLocator
 
+from ..on_page import STATIC_VARIABLE, OnPage
 from ..plots import COLOURS, GREY, Picture, figure
-from ..widgets import STATIC_VARIABLE, OnPage
 from . import page
 from .checks import check
 from .values import Value, are_whole, is_scale, numbers, text, values

@@ -5,6 +5,7 @@ on white and on dark pages, and the background is transparent.
 """
 
 import io
+from threading import Lock
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +15,8 @@ from matplotlib.figure import Figure
 
 GREY = "#7a7a7a"
 COLOURS = sns.color_palette("colorblind")
+# matplotlib has one style for all threads: two that borrow it at once would give back each other's
+STYLE = Lock()
 
 
 class Picture(Figure):
@@ -30,7 +33,7 @@ def figure(rows: int, columns: int, width: float, height: float) -> tuple[Pictur
     text = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color")
     style = {**dict.fromkeys(text, GREY), "axes.facecolor": "none"}
     hidden = {"axes.spines.top": False, "axes.spines.right": False}
-    with sns.axes_style("ticks", {**style, **hidden}):
+    with STYLE, sns.axes_style("ticks", {**style, **hidden}):
         made = Picture(figsize=(width, height), layout="constrained", facecolor="none")
         return made, made.subplots(rows, columns, squeeze=False)
 

@@ -1,0 +1,125 @@
+"""Runs in a thread of their own: they begin, tell every round, and end when they are asked to."""
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from threading import Event, Thread, current_thread
+from typing import Literal, NamedTuple
+
+from .. import methods
+from ..federation import History, Task, federated_rounds
+from .choices import Choices
+
+State = Literal["running", "finished", "stopped", "failed"]
+
+
+class Progress(NamedTuple):
+    """How far the runs are.
+
+    Attributes:
+        choices: what is run.
+        histories: of the methods that have done a round, by name; they grow.
+        rates: rounds a second of each, with evaluation.
+        state: "running", "finished", "stopped" or "failed".
+        message: what went wrong, a sentence; empty unless it failed.
+    """
+
+    choices: Choices
+    histories: Mapping[str, History]
+    rates: Mapping[str, float]
+    state: State = "running"
+    message: str = ""
+
+
+def in_turns(choices: Choices, task: Task | None = None) -> Iterator[Progress]:
+    """Train the chosen methods beside each other, a round of each in turn.
+
+    Args:
+        choices: what to run.
+        task: theirs, if it is loaded already.
+
+    Yields:
+        How far they are, after every round of every method.
+
+    Raises:
+        InputError: a choice is out of range, or a method does not fit the task.
+        DivergenceError: a client's loss is not a finite number.
+    """
+    task, settings = task or choices.load(), choices.settings()
+    running = {}
+    for name in choices.methods:
+        method = methods.make(name, task.model, **choices.method_options(name))
+        running[name] = federated_rounds(task, method, settings, choices.seed, choices.device)
+    histories: dict[str, History] = {}
+    seconds = dict.fromkeys(choices.methods, 0.0)
+    for _ in range(settings.rounds):
+        for name, rounds in running.items():
+            begin = time.perf_counter()
+            histories[name] = next(rounds).history
+            seconds[name] += time.perf_counter() - begin
+            rates = {each: len(history.rounds) / seconds[each] for each, history in histories.items()}
+            yield Progress(choices, histories, rates)
+
+
+class Training:
+    """Trains in a thread, so that whoever starts it stays free; one at a time.
+
+    Layers that draw by themselves, such as dropout, borrow torch's global generator: random numbers
+    that other cells draw from it meanwhile may not repeat.
+
+    Args:
+        tell: called in that thread, after every round and at the end; never again for runs that others
+            have replaced.
+    """
+
+    def __init__(self, tell: Callable[[Progress], None]) -> None:
+        """Nothing runs yet."""
+        self._tell = tell
+        self._thread: Thread | None = None
+        self._ends = Event()
+        self._loaded: tuple[object, Task] | None = None  # the last task: most restarts have the same
+
+    @property
+    def running(self) -> bool:
+        """Whether rounds are still to come."""
+        return self._thread is not None and self._thread.is_alive() and not self._ends.is_set()
+
+    def start(self, choices: Choices) -> None:
+        """Begin; what ran before ends after the round that it is in, and only then the new one begins."""
+        self._ends.set()
+        before, self._ends = self._thread, Event()
+        self._thread = Thread(target=self._work, args=(choices, before, self._ends), daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ask what runs to end after the round that it is in."""
+        self._ends.set()
+
+    def wait(self, seconds: float | None = None) -> None:
+        """Until the thread has ended, or that long."""
+        if self._thread is not None:
+            self._thread.join(seconds)
+
+    def _load(self, choices: Choices) -> Task:
+        """The task, or the last one where it is the same."""
+        wanted = (choices.task, choices.task_options())
+        if self._loaded is None or self._loaded[0] != wanted:
+            self._loaded = None  # never two of them
+            self._loaded = (wanted, choices.load())
+        return self._loaded[1]
+
+    def _work(self, choices: Choices, before: Thread | None, ends: Event) -> None:
+        """In the thread."""
+        if before is not None:
+            before.join()
+        now = Progress(choices, {}, {})
+        try:
+            for now in in_turns(choices, self._load(choices)):
+                if ends.is_set():
+                    break
+                self._tell(now)
+            state: State = "stopped" if ends.is_set() else "finished"
+            now = now._replace(state=state)
+        except Exception as error:  # whatever it is, the reader is to see it, and no thread dies unheard
+            now = now._replace(state="failed", message=str(error) or type(error).__name__)
+        if self._thread is current_thread():
+            self._tell(now)

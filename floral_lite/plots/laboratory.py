@@ -1,0 +1,108 @@
+"""The figures of the laboratory: runs on their way, runs before them, and what their routers have come to."""
+
+from collections.abc import Mapping
+from itertools import cycle
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
+
+from ..federation.history import History
+from .federations import _colour_bar, _draw_mixture
+from .style import COLOURS, GREY, Picture, figure
+
+QUANTITIES = {"test_accuracy": "test accuracy (%)", "test_loss": "test loss"}
+
+
+def progress(
+    histories: Mapping[str, History], before: Mapping[str, pd.DataFrame] | None = None, rounds: int = 100
+) -> Picture:
+    """Accuracy and loss of runs on their way: thick the mean over clients, thin each cluster's.
+
+    Runs from before are thin and grey, with their name at the end of the line.
+
+    Args:
+        histories: by method, each with a round or more. Without accuracies, as in regression, there is the
+            loss alone.
+        before: `History.frame()` of earlier runs of the same task, by a short name.
+        rounds: how many there will be.
+    """
+    measured = [entry.test_accuracy for history in histories.values() for entry in history.evaluated[:1]]
+    regression = bool(measured) and None in measured
+    shown = [quantity for quantity in QUANTITIES if not regression or quantity == "test_loss"]
+    width = 4.2 * len(shown)
+    made, axes = figure(1, len(shown), width, 3.3)
+    _fix(made, width, 3.3, right=0.15)
+    room = 20  # of the axis of rounds; it doubles when it is full
+    while room < max((len(history.rounds) for history in histories.values()), default=0):
+        room *= 2
+    for quantity, axis in zip(shown, axes[0], strict=True):
+        factor = 100 if quantity == "test_accuracy" else 1
+        for name, frame in (before or {}).items():
+            _draw_before(axis, name, factor * frame[quantity].dropna())
+        styles = zip(cycle(COLOURS), cycle(("-", "--", ":", "-.")), strict=False)
+        for (name, history), (colour, dash) in zip(histories.items(), styles, strict=False):
+            means = factor * history.frame()[quantity].dropna()
+            marker = "o" if len(means) == 1 else None
+            axis.plot(means.index, means, dash, color=colour, marker=marker, linewidth=2.2, label=name)
+            clusters = factor * per_cluster(history, quantity)
+            axis.plot(clusters.index, clusters, color=colour, linewidth=0.7, alpha=0.6)
+        axis.set(xlabel="communication round", ylabel=QUANTITIES[quantity])
+        axis.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
+        axis.set_xlim(0, max(min(room, rounds), axis.get_xlim()[1]))
+        axis.set_ylim(0, 100 if quantity == "test_accuracy" else None)
+    lines, labels = axes[0, 0].get_legend_handles_labels()
+    made.legend(lines, labels, loc="upper left", ncols=4, labelcolor=GREY, frameon=False)
+    return made
+
+
+def routers(histories: Mapping[str, History]) -> Picture | None:
+    """The mixture matrices of runs on their way, as `plots.mixtures` draws them; None where nobody mixes.
+
+    Args:
+        histories: by method.
+    """
+    last = {name: history.evaluated[-1] for name, history in histories.items() if history.evaluated}
+    mixing = {name: entry for name, entry in last.items() if entry.mixture and len(entry.mixture[0]) > 1}
+    if not mixing:
+        return None
+    width = 1.9 * len(mixing) + 1.6
+    made, axes = figure(1, len(mixing), width, 2.9)
+    _fix(made, width, 2.9, right=0.35)
+    for (name, entry), axis in zip(mixing.items(), axes[0], strict=True):
+        drawn = _draw_mixture(axis, entry, histories[name].clusters)
+        axis.set_title(f"{name}, round {entry.round}", color=GREY, fontsize=10)
+        axis.set_ylabel("clients")
+    axes[0, 0].set_ylabel("clients, by true cluster")
+    _colour_bar(made, drawn, axes[0].tolist())
+    return made
+
+
+def per_cluster(history: History, quantity: str) -> pd.DataFrame:
+    """The plain mean over each cluster's clients: a row an evaluated round, a column a cluster.
+
+    Args:
+        history: a run.
+        quantity: "test_accuracy" (in [0, 1]) or "test_loss".
+    """
+    of_clients = quantity.replace("test", "client")
+    entries = history.evaluated
+    values = np.array([getattr(entry, of_clients) for entry in entries]).reshape(-1, len(history.clusters))
+    clients = pd.DataFrame(values, index=[entry.round for entry in entries], columns=history.clusters)
+    means: pd.DataFrame = clients.T.groupby(level=0).mean().T
+    return means
+
+
+def _fix(made: Picture, width: float, height: float, right: float) -> None:
+    """Margins in inches: to work them out takes as long as to draw, and they would move while curves grow."""
+    made.set_layout_engine(None)
+    made.subplots_adjust(0.65 / width, 0.5 / height, 1 - right / width, 1 - 0.35 / height, wspace=0.25)
+
+
+def _draw_before(axis: Axes, name: str, series: "pd.Series[float]") -> None:
+    """A thin line, and its name where it ends."""
+    axis.plot(series.index, series, color=GREY, linewidth=0.8)
+    if len(series):
+        end = (series.index[-1], series.iloc[-1])
+        axis.annotate(name, end, (3, 0), textcoords="offset points", va="center", color=GREY, fontsize=8)

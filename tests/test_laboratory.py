@@ -1,0 +1,239 @@
+"""The laboratory: what it runs is what its code runs; it stops, begins anew, and leaves nothing behind."""
+
+import gc
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from floral_lite import InputError, Task, methods, tasks, widgets
+from floral_lite.federation import History
+from floral_lite.laboratory import Choices, Laboratory, Progress, Training, as_code, in_turns
+from floral_lite.laboratory import numbers as lines
+from floral_lite.plots import Picture
+
+SHORT = "digits-rotate"
+USUAL = Choices()
+
+
+@pytest.fixture(autouse=True)
+def short_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three rounds."""
+    limit(monkeypatch, 3)
+
+
+def limit(monkeypatch: pytest.MonkeyPatch, rounds: int) -> None:
+    recipe = tasks.TASKS[SHORT]
+    settings = recipe.settings.with_changes(rounds=rounds)
+    monkeypatch.setitem(tasks.TASKS, SHORT, replace(recipe, settings=settings))
+
+
+@pytest.fixture
+def laboratory(monkeypatch: pytest.MonkeyPatch) -> Iterator[Laboratory]:
+    """One whose runs only end when they are stopped."""
+    limit(monkeypatch, 10_000)
+    made = Laboratory()
+    yield made
+    made.stop()
+    made.training.wait(30)
+
+
+def until(holds: Callable[[], object]) -> None:
+    """Wait for a thread, half a minute at most."""
+    for _ in range(3000):
+        if holds():
+            return
+        time.sleep(0.01)
+    raise AssertionError("waited in vain")
+
+
+def numbers(history: History) -> list[tuple[float, float | None, Any]]:
+    return [(entry.train_loss, entry.test_accuracy, entry.mixture) for entry in history.rounds]
+
+
+OTHERS = Choices(
+    methods=("floral", "ensemble", "local-adaptor", "local"),
+    num_clusters=3,
+    budget=0.2,
+    data_fraction=0.25,
+    local_epochs=2,
+    participation=0.5,
+    routing="optimal",
+    precondition=False,
+    seed=1,
+)
+
+
+@pytest.mark.parametrize("choices", [USUAL, OTHERS], ids=["usual", "others"])
+def test_the_code_repeats_the_runs(choices: Choices) -> None:
+    *_, last = in_turns(choices)
+    names: dict[str, Any] = {}
+    exec(as_code(choices), names)
+    assert list(names["histories"]) == list(choices.methods)
+    for name, history in names["histories"].items():
+        assert len(history.rounds) == 3
+        assert numbers(history) == numbers(last.histories[name])
+        ours = last.histories[name].config
+        assert {key: history.config[key] for key in ours} == ours
+
+
+def test_every_choice_reaches_the_run() -> None:
+    *_, last = in_turns(OTHERS)
+    config = last.histories["floral"].config
+    wanted = {"task": SHORT, "num_clusters": 3, "budget": 0.2, "data_fraction": 0.25, "local_epochs": 2}
+    wanted |= {"participation": 0.5, "routing": "optimal", "precondition": False, "seed": 1, "task_seed": 1}
+    assert {key: config[key] for key in wanted} == wanted
+
+
+def test_the_code_has_short_lines_for_every_method() -> None:
+    for name in methods.METHODS:
+        code = as_code(replace(OTHERS, methods=(name,), task="digits-label-groups-reduced"))
+        compile(code, name, "exec")
+        assert max(map(len, code.splitlines())) <= 100
+
+
+def test_a_round_of_each_in_turn() -> None:
+    done = [{name: len(run.rounds) for name, run in now.histories.items()} for now in in_turns(USUAL)]
+    assert done[:3] == [{"fedavg": 1}, {"fedavg": 1, "floral": 1}, {"fedavg": 2, "floral": 1}]
+    assert len(done) == 6
+
+
+def test_wrong_choices_are_told() -> None:
+    with pytest.raises(InputError, match="no method is chosen"):
+        Choices(methods=())
+    with pytest.raises(InputError, match="did you mean 'floral'"):
+        Choices(methods=("flora",))
+
+
+def test_a_training_tells_every_round_and_then_that_it_has_finished() -> None:
+    seen: list[tuple[str, threading.Thread]] = []
+    training = Training(lambda now: seen.append((now.state, threading.current_thread())))
+    training.start(USUAL)
+    training.wait(60)
+    assert [state for state, _ in seen] == ["running"] * 6 + ["finished"]
+    assert threading.current_thread() not in {thread for _, thread in seen}
+    assert not training.running
+
+
+def test_another_start_replaces_what_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    limit(monkeypatch, 10_000)
+    seen: list[Progress] = []
+    training = Training(seen.append)
+    training.start(USUAL)
+    until(lambda: seen)
+    other = replace(USUAL, budget=0.2)
+    training.start(other)
+    until(lambda: seen[-1].choices == other)
+    assert training.running
+    training.stop()
+    training.wait(30)
+    changes = [now.choices for now in seen]
+    assert changes == sorted(changes, key=lambda choices: choices.budget)  # nothing from before after it
+    assert [now.state for now in seen if now.state != "running"] == ["stopped"]
+
+
+def test_an_error_is_a_sentence(laboratory: Laboratory) -> None:
+    laboratory.controls["methods"].value = ("fedbn",)
+    laboratory.run_button.click()
+    laboratory.training.wait(30)
+    assert "FedBN keeps norms with the clients" in laboratory.message.value
+    assert laboratory.stop_button.disabled
+    laboratory.controls["methods"].value = ()
+    laboratory.run_button.click()
+    assert "no method is chosen" in laboratory.message.value
+    assert laboratory.code.value.startswith("# no method is chosen")
+
+
+def test_run_draws_and_stop_ends_it_and_leaves_a_thin_line(laboratory: Laboratory) -> None:
+    threads = threading.active_count()
+    laboratory.run_button.click()
+    until(lambda: laboratory.routers.value)
+    first = laboratory.curves.value
+    until(lambda: laboratory.curves.value != first)
+    assert bytes(first).startswith(b"\x89PNG")
+    assert not laboratory.stop_button.disabled
+    laboratory.stop_button.click()
+    laboratory.training.wait(30)
+    assert threading.active_count() == threads
+    assert "Stopped after" in laboratory.message.value
+    assert [kept.row[:2] for kept in laboratory._kept] == [
+        ("1", "fedavg"),
+        ("2", "floral, C = 4, rho = 10%"),
+    ]
+
+
+def test_a_control_that_moves_begins_anew_only_while_it_runs(laboratory: Laboratory) -> None:
+    laboratory.controls["budget"].value = 0.05
+    assert not laboratory.training.running
+    assert "budget=0.05" in laboratory.code.value
+    laboratory.run_button.click()
+    until(lambda: laboratory.curves.value)
+    laboratory.controls["budget"].value = 0.2
+    until(lambda: "rho = 20%" in laboratory.table.value)
+    assert laboratory.training.running
+    assert not laboratory._kept  # neither finished nor stopped
+
+
+def test_a_task_brings_its_own_clusters_and_clients(laboratory: Laboratory) -> None:
+    laboratory.controls["task"].value = "cifar100"
+    assert (laboratory.controls["num_clusters"].value, laboratory.controls["participation"].value) == (
+        10,
+        0.5,
+    )
+
+
+def test_what_is_finished_stays_until_another_task_and_not_more_than_eight() -> None:
+    laboratory = Laboratory()
+    laboratory.controls["methods"].value = ("fedavg", "local")
+    for _ in range(5):
+        laboratory.run()
+        laboratory.training.wait(60)
+    assert "Finished after 3 rounds" in laboratory.message.value
+    assert [kept.row[0] for kept in laboratory._kept] == [str(number) for number in range(3, 11)]
+    laboratory.controls["task"].value = "synthetic-linear"
+    laboratory.run()
+    until(lambda: laboratory._shown.task == "synthetic-linear")
+    laboratory.stop()
+    laboratory.training.wait(60)
+    assert all(int(kept.row[0]) > 10 for kept in laboratory._kept)
+
+
+def test_restarts_leave_no_threads_histories_or_pictures(laboratory: Laboratory) -> None:
+    def alive() -> tuple[int, int]:
+        laboratory.stop()
+        laboratory.training.wait(30)
+        gc.collect()
+        large = [thing for thing in gc.get_objects() if type(thing) in (History, Picture, Task)]
+        return threading.active_count(), len(large)
+
+    def restart(budget: float) -> None:
+        laboratory.controls["budget"].value = budget
+        until(lambda: laboratory._shown.budget == budget)
+
+    laboratory.run()
+    restart(0.2)
+    before = alive()
+    laboratory.run()
+    for budget in (0.01, 0.02, 0.05, 0.1, 0.2):
+        restart(budget)
+    assert alive() == before
+
+
+def test_fedavg_and_ensemble_are_the_measure() -> None:
+    *_, last = in_turns(replace(USUAL, methods=("fedavg", "ensemble", "floral")))
+    cells = {name: lines.row("", name, history, 1.0, 4)[5:7] for name, history in last.histories.items()}
+    assert cells["fedavg"] == ("1.00, 0.25", "1.00, 0.25")
+    assert cells["ensemble"] == ("4.00, 1.00", "4.00, 1.00")
+    floral = last.histories["floral"]
+    held = 1 + floral.parameters["added"] / floral.parameters["base"]
+    assert cells["floral"][0] == f"{held:.2f}, {held / 4:.2f}"
+
+
+def test_it_shows_itself_and_tells_a_page_without_kernel_where_to_run_it() -> None:
+    bundle = Laboratory()._repr_mimebundle_()
+    assert "application/vnd.jupyter.widget-view+json" in bundle
+    assert "open this chapter in Colab" in str(bundle["text/html"])
+    assert widgets.Laboratory is Laboratory
