@@ -6,7 +6,7 @@ from dataclasses import asdict
 import torch
 from torch import nn
 
-from .errors import require
+from .errors import InputError, require
 from .federation import Task
 from .federation.forward import running_statistics
 from .floral import Floral
@@ -57,7 +57,7 @@ def personal_model(task: Task, method: Method, state: Roles, client: int) -> nn.
 
 
 @torch.no_grad()
-def personal_floral(task: Task, method: FLoRAL, state: Roles, client: int) -> Floral:
+def personal_floral(task: Task, method: Method, state: Roles, client: int) -> Floral:
     """A client's model with its adaptors apart: the base, all C adaptors, and the client's own router.
 
     `merge` makes of it what `personal_model` gives; `export_peft` and `save` take it as it is.
@@ -71,11 +71,11 @@ def personal_floral(task: Task, method: FLoRAL, state: Roles, client: int) -> Fl
     Raises:
         InputError: there is no such client, or the method is another one.
     """
-    require(
-        isinstance(method, FLoRAL) and not isinstance(method, MFLWS),
-        f"the method is {method.name}, whose models are no base with a mixture of adaptors: take "
-        "methods.FLoRAL, or personal_model, which gives a plain network",
-    )
+    if not isinstance(method, FLoRAL) or isinstance(method, MFLWS):
+        raise InputError(
+            f"the method is {method.name}, whose models are no base with a mixture of adaptors: take "
+            "methods.FLoRAL, or personal_model, which gives a plain network"
+        )
     own = _of_client(task, state, client)
     options = asdict(method.adaptor_options)
     base = copy.deepcopy(task.model)

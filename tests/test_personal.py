@@ -114,10 +114,10 @@ def test_what_is_no_client_and_no_floral_is_refused() -> None:
         with pytest.raises(InputError, match=rf"client is {client}; the task has the clients 0 to 4"):
             personal_model(task, method, federation.state, client)
     with pytest.raises(InputError, match="the method is fedavg"):
-        personal_floral(task, method, federation.state, 0)  # type: ignore[arg-type]
+        personal_floral(task, method, federation.state, 0)
     task, method, federation = trained("mfl-ws")
     with pytest.raises(InputError, match="the method is mfl-ws"):
-        personal_floral(task, method, federation.state, 0)  # type: ignore[arg-type]
+        personal_floral(task, method, federation.state, 0)
 
 
 def test_a_personal_model_can_be_exported() -> None:

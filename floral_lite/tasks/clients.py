@@ -111,17 +111,18 @@ def from_clients(
     )
 
 
-def _read(name: str, pair: Pair, loss: Loss, dtype: torch.dtype) -> Shard:
+def _read(name: str, pair: object, loss: Loss, dtype: torch.dtype) -> Shard:
     """A client's samples as tensors of their own: labels for the usual loss, else whatever the loss takes."""
+    given = pair if isinstance(pair, (tuple, list)) else ()
     require(
-        isinstance(pair, tuple | list) and len(pair) == 2,
+        len(given) == 2,
         f"{name} is of {type(pair).__name__}; it must be a pair of inputs and targets",
     )
     inputs_name, targets_name = f"the inputs of {name}", f"the targets of {name}"
     if loss is functional.cross_entropy:
-        inputs, targets = read_arrays(inputs_name, pair[0], targets_name, pair[1], dtype)
+        inputs, targets = read_arrays(inputs_name, given[0], targets_name, given[1], dtype)
         return Shard(in_precision(as_float(inputs), dtype), targets)
-    inputs, targets = as_tensor(inputs_name, pair[0]), as_tensor(targets_name, pair[1])
+    inputs, targets = as_tensor(inputs_name, given[0]), as_tensor(targets_name, given[1])
     require(
         inputs.dim() >= 2 and targets.dim() >= 1 and len(inputs) == len(targets) > 0,
         f"{inputs_name} have shape {tuple(inputs.shape)} and its targets {tuple(targets.shape)}; they must "
