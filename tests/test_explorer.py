@@ -15,7 +15,7 @@ import pytest
 import floral_lite
 from floral_lite import InputError, plots
 from floral_lite.explorer import Explorer, explore_figure, page
-from floral_lite.widgets import STATIC_VARIABLE, WIDGET
+from floral_lite.on_page import STATIC_VARIABLE, WIDGET
 
 RANKS = [1, 4, 16]
 TASKS = ["rotate", "label shift"]
