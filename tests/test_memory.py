@@ -1,5 +1,6 @@
 """Memory is counted before it is taken: by hand, by what is alive, and by what a process takes."""
 
+import gc
 import subprocess
 import sys
 from collections.abc import Callable
@@ -56,6 +57,21 @@ def test_what_a_backward_pass_needs_of_adaptors() -> None:
     # at least the mixture; at most the 3 x 4 weight, and a few tensors like the 5 adaptors
     own = 5 * ((3 + 4) * 2 + 3) * DOUBLE
     assert 5 * DOUBLE <= counted["mixed"] - counted["plain"] <= 3 * 4 * DOUBLE + 3 * own
+
+
+def test_counting_leaves_nothing_behind() -> None:
+    task = make_task(lambda: nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3)), normal(4))
+    method = methods.FLoRAL(task.model, num_clusters=2, rank=1)
+    state, inputs = first_state(task, method), torch.randn(2, 4).double()
+
+    def alive() -> int:
+        gc.collect()
+        return sum(type(thing) is Tensor for thing in gc.get_objects())
+
+    activation_bytes(task, method, state, inputs)
+    before = alive()
+    activation_bytes(task, method, state, inputs)
+    assert alive() == before
 
 
 def test_a_client_works_with_everything_but_the_others_own() -> None:

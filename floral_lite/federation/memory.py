@@ -134,7 +134,8 @@ def activation_bytes(task: Task, method: Method, state: Roles, inputs: Tensor) -
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in parameters:
             kept[storage.data_ptr()] = storage.nbytes()
-        return tensor
+        # the graph keeps what a hook returns: an output of its own would keep the graph, and neither be freed
+        return tensor.detach()
 
     was_training = task.model.training
     task.model.eval()
