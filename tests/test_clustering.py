@@ -11,7 +11,7 @@ from sklearn.metrics import adjusted_rand_score
 from torch import Tensor, nn
 from torch.nn import functional
 
-from floral_lite import Federation, InputError, Settings, Shard, Task, methods, tasks, train
+from floral_lite import Federation, InputError, Settings, Shard, Task, clustering, methods, tasks, train
 from floral_lite.clustering import Found, directions, find_clusters
 from floral_lite.federation import Engine, Population, Run, asking, train_runs
 from floral_lite.federation.asking import ask, asked_rounds, first_gradients, sample_weights
@@ -19,6 +19,13 @@ from floral_lite.methods import ROUTER
 from floral_lite.models import seeded
 
 from .federations import agree, first_state, identical, standing
+
+
+@pytest.fixture
+def less_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tenth of the time, where the clusters are clear."""
+    monkeypatch.setattr(clustering, "NUM_NOISE", 10)
+
 
 METHODS: list[tuple[str, dict[str, Any]]] = [
     ("floral", {"num_clusters": 2, "rank": 1}),
@@ -187,6 +194,7 @@ def test_targets_that_are_no_labels_count_alike_and_other_losses_are_taken_as_th
     torch.testing.assert_close(losses[1], losses[3])
 
 
+@pytest.mark.usefixtures("less_noise")
 @pytest.mark.parametrize(("name", "options"), METHODS)
 def test_a_federation_asks_finds_and_then_trains(name: str, options: dict[str, Any], engine: Engine) -> None:
     task = two_kinds()
@@ -211,6 +219,7 @@ def test_a_federation_asks_finds_and_then_trains(name: str, options: dict[str, A
     assert (ended_with != begun_with).any()
 
 
+@pytest.mark.usefixtures("less_noise")
 @pytest.mark.parametrize(("name", "options"), METHODS)
 @pytest.mark.parametrize("routing", ["clustered", "closed-form"])
 @pytest.mark.parametrize("stateful", [True, False])
@@ -247,6 +256,7 @@ def test_a_client_in_a_wrong_cluster_leaves_it(monkeypatch: pytest.MonkeyPatch) 
     assert torch.equal(mixture.argmax(dim=1), task.clusters)
 
 
+@pytest.mark.usefixtures("less_noise")
 def test_seeds_with_and_without_clusters_stand_side_by_side() -> None:
     """Their clients share a stack."""
     one, other = two_kinds(), two_kinds()
@@ -265,6 +275,7 @@ def test_seeds_with_and_without_clusters_stand_side_by_side() -> None:
     assert learned.any()
 
 
+@pytest.mark.usefixtures("less_noise")
 def test_an_interrupted_run_goes_on(tmp_path: Path, engine: Engine) -> None:
     task = two_kinds(rounds=4)
     method = methods.FLoRAL(task.model, num_clusters=2, rank=1, routing="clustered")
@@ -273,6 +284,7 @@ def test_an_interrupted_run_goes_on(tmp_path: Path, engine: Engine) -> None:
     identical(train(task, method, engine=engine, checkpoints=tmp_path / "late"), whole)
 
 
+@pytest.mark.usefixtures("less_noise")
 def test_the_servers_optimizer_begins_when_training_begins() -> None:
     adam = {"server_optimizer": "adam", "server_learning_rate": 0.01}
     task = two_kinds(participation=1.0, **adam)
