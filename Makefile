@@ -10,8 +10,8 @@ BIN := .venv/bin
 export OMP_NUM_THREADS := 1
 
 # Four times as fast as pip. It does not read all by which pip finds more places, and so pip is asked where it fails.
-# Like pip it compiles: where Python may not write bytecode, each of the many kernels would for itself, 12 s every time.
-INSTALL := VIRTUAL_ENV=.venv UV_COMPILE_BYTECODE=1 UV_FIND_LINKS="$(PIP_FIND_LINKS)" UV_INDEX="$(PIP_EXTRA_INDEX_URL)" \
+# Where Python may not write bytecode, it is made here: else each of the many kernels made its own, 12 s every time.
+INSTALL := VIRTUAL_ENV=.venv $(if $(PYTHONDONTWRITEBYTECODE),UV_COMPILE_BYTECODE=1) UV_FIND_LINKS="$(PIP_FIND_LINKS)" UV_INDEX="$(PIP_EXTRA_INDEX_URL)" \
 	UV_INDEX_STRATEGY=unsafe-best-match $(BIN)/uv pip install --quiet
 
 INSTALLED := .venv/.installed

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional
 
-from floral_lite import Floral, Settings, Task, methods, tasks
+from floral_lite import Floral, Settings, Task, clustering, methods, tasks
 from floral_lite.federation import federated_rounds
 from floral_lite.federation.draws import batches, draw
 from floral_lite.federation.loop import sample_clients
@@ -218,6 +218,7 @@ def test_asking_first_runs_what_is_missing(
     benchmark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asking = benchmark("asking")
+    monkeypatch.setattr(clustering, "NUM_NOISE", 10)
     whole = [("digits-rotate", "unequal", "clustered"), ("synthetic-mlp", "as it is", "learned")]
     for cells in (whole[:1], whole):
         monkeypatch.setattr(asking, "CELLS", cells)
