@@ -131,7 +131,8 @@ def prototypes(
         Shape (C, L, d); infinite, and so never near, where a cluster has no such label.
 
     Raises:
-        InputError: the lists are not of the same clients, or a row of the mixtures is none.
+        InputError: the lists are not of the same clients, a label is out of range, or a row of the mixtures
+            is none.
 
     Source: averaged as the class prototypes of Tan et al., 2022 (FedProto), but a cluster; not the paper's.
 
@@ -150,6 +151,11 @@ def prototypes(
     require(
         all(own.dim() == 2 and len(own) == len(of_own) for own, of_own in zip(features, labels, strict=True)),
         "features of a client must be (N, d), with a label for each of the N samples",
+    )
+    low, high = min(int(own.min()) for own in labels), max(int(own.max()) for own in labels)
+    require(
+        low >= 0 and high < num_labels,
+        f"labels go from {low} to {high}; with num_labels={num_labels} they must be in [0, {num_labels})",
     )
     num_clusters, num_features = mixtures.shape[1], features[0].shape[-1]
     sums = features[0].new_zeros(num_clusters, num_labels, num_features)

@@ -140,6 +140,7 @@ def test_a_one_hot_router_stays() -> None:
         (lambda: match_prototypes(FEATURES[0], PROTOTYPES[0]), "prototypes"),
         (lambda: prototypes([FEATURES[0]], [], torch.ones(1, 1), L), "labels of 0"),
         (lambda: prototypes([FEATURES[0]], [LABELS[0]], torch.ones(1, 2), L), "mixtures"),
+        (lambda: prototypes([FEATURES[0]], [LABELS[0] + 1], torch.ones(1, 1), L), "labels go from"),
         (lambda: prototypes([FEATURES[0]], [LABELS[0, 1:]], torch.ones(1, 1), L), "a label for each"),
     ],
 )
