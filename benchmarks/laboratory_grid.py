@@ -18,7 +18,7 @@ import typer
 
 from floral_lite import Run, methods, tasks, train_runs
 from floral_lite.experiments.provenance import provenance
-from floral_lite.experiments.results import write_whole
+from floral_lite.files import write_whole
 
 OUT = Path(__file__).parents[1] / "book" / "results" / "laboratory.json"
 TASK = "digits-rotate"
@@ -90,7 +90,7 @@ def main(
     for line in grid():
         if line not in done:
             content["runs"].append(compute(*line, rounds, every))
-            write_whole(out, as_lines(content))
+            write_whole(out, as_lines(content).encode())
             print(*line, f"{content['runs'][-1]['seconds']:.0f} s", flush=True)
 
 

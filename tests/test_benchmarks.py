@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import typer
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional
@@ -233,6 +234,30 @@ def test_asking_first_runs_what_is_missing(
     assert records[0]["runs"][0]["rand"] == records[0]["runs"][0]["rand of the first"]
     monkeypatch.setattr(asking, "ended", None)  # nothing is run again
     asking.main(num_seeds=1, out=tmp_path)
+
+
+def test_the_laboratorys_grid_is_saved_line_by_line_and_goes_on(
+    benchmark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grid, out = benchmark("laboratory_grid"), tmp_path / "laboratory.json"
+    stored = json.loads(grid.OUT.read_text())
+    lines = list(grid.grid())
+    assert [(run["fraction"], run["method"], run["options"]) for run in stored["runs"]] == lines
+    chosen = [line for line in lines if line[0] == 0.25][:2]
+    for some in (chosen[:1], chosen):
+        monkeypatch.setattr(grid, "grid", lambda some=some: iter(some))
+        grid.main(out, rounds=2, every=1)
+    made = json.loads(out.read_text())
+    assert [(run["fraction"], run["method"]) for run in made["runs"]] == [line[:2] for line in chosen]
+    for run in made["runs"]:
+        assert run["round"] == [1, 2]
+        assert len(run["accuracy"]) == len(made["seeds"]) == 3
+        assert run.keys() == stored["runs"][0].keys()
+    before = out.read_bytes()
+    grid.main(out, rounds=2, every=1)  # nothing is run again
+    assert out.read_bytes() == before
+    with pytest.raises(typer.BadParameter, match="of another grid"):
+        grid.main(out, rounds=3, every=1)
 
 
 def test_growth_measures_a_case_with_what_it_says(benchmark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
