@@ -7,37 +7,67 @@ Whole runs with evaluation, on data of the right shapes with random pixels. `--d
 """
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
 import floor
-import shapes
 import torch
 import typer
 from measure import RESULTS, save
+from torch import Tensor, nn
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
 from floral_lite import Task, methods, train
+from floral_lite.data import FlipAndCrop
 from floral_lite.devices import device_name
 from floral_lite.federation import federated_rounds
 from floral_lite.federation.rounds import Engine
+from floral_lite.models import cnn, mlp, vgg8
+from floral_lite.tasks import TASKS, from_arrays
 
 LAUNCHES = ("cudaLaunchKernel", "cudaLaunchKernelExC", "cuLaunchKernel", "cuLaunchKernelEx")
 GRAPHS = ("cudaGraphLaunch",)
 
 
 def tasks(share: float) -> dict[str, tuple[Task, int]]:
-    """The federations with that share of every client's samples, and C."""
-
-    def part(number: int) -> int:
-        return max(1, round(share * number))
-
+    """The federations with that share of all samples, and C."""
+    augment = FlipAndCrop()
     return {
-        "mnist": (shapes.mnist(num_samples=part(200), num_test=part(33)), 4),
-        "cifar10": (shapes.cifar10(num_samples=part(2500), num_test=part(500)), 4),
-        "cifar100": (shapes.cifar100(num_samples=part(500), num_test=part(100)), 10),
+        "mnist": federation("mnist-rotate", share * 60_000, (1, 28, 28), 10, lambda: mlp(784, 200, 10)),
+        "cifar10": federation("cifar10-rotate", share * 50_000, (3, 32, 32), 10, cnn, augment),
+        "cifar100": federation("cifar100", share * 50_000, (3, 32, 32), 100, vgg8, augment),
     }
+
+
+def federation(
+    name: str,
+    num_samples: float,
+    image: tuple[int, ...],
+    num_labels: int,
+    model: Callable[[], nn.Module],
+    augment: FlipAndCrop | None = None,
+) -> tuple[Task, int]:
+    """The task of that name on noise, with a sixth as many images to test on; and its C."""
+    recipe = TASKS[name]
+    generator = torch.Generator().manual_seed(0)
+
+    def drawn(count: int) -> tuple[Tensor, Tensor]:
+        pixels = torch.randint(256, (count, *image), generator=generator, dtype=torch.uint8)
+        return pixels, torch.arange(count) % num_labels
+
+    task = from_arrays(
+        *drawn(round(num_samples)),
+        *drawn(round(num_samples / 6)),
+        model=model,
+        num_clients=recipe.num_clients,
+        num_clusters=recipe.num_clusters,
+        transform="rotate" if num_labels == 10 else "label-groups",
+        settings=recipe.settings,
+        augment=augment,
+    )
+    return task, recipe.num_clusters
 
 
 def synchronise(device: str) -> None:

@@ -38,3 +38,10 @@ def device_name(device: torch.device) -> str:
     if device.type == "cuda":
         return f"{device} ({torch.cuda.get_device_name(device)})"
     return f"{device} ({platform.machine()}, {torch.get_num_threads()} threads)"
+
+
+def send(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """A copy on a device; nothing waits for what a GPU is still computing."""
+    if device.type == "cuda" and tensor.is_cpu:
+        return tensor.pin_memory().to(device, non_blocking=True)
+    return tensor.to(device)

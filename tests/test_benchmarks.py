@@ -323,9 +323,21 @@ def test_gpu_runs_dry_without_one(benchmark: Any, tmp_path: Path, monkeypatch: p
 def test_gpu_has_a_share_of_the_papers_samples(benchmark: Any) -> None:
     sizes = {
         name: (task.num_clients, len(task.train[0]), len(task.test[0]), num_clusters)
-        for name, (task, num_clusters) in benchmark("gpu").tasks(0.02).items()
+        for name, (task, num_clusters) in benchmark("gpu").tasks(0.05).items()
     }
-    assert sizes == {"mnist": (300, 4, 1, 4), "cifar10": (20, 50, 10, 4), "cifar100": (100, 10, 2, 10)}
+    assert sizes == {"mnist": (300, 10, 2, 4), "cifar10": (20, 125, 21, 4), "cifar100": (100, 25, 5, 10)}
+
+
+def test_precision_trains_every_seed_in_each(benchmark: Any, tmp_path: Path) -> None:
+    precision = benchmark("precision")
+    precision.main("digits-rotate", device="cpu", seeds=2, rounds=2, out=tmp_path)
+    results = json.loads((tmp_path / "precision-digits-rotate.json").read_text())["results"]
+    assert list(results) == ["float32", "bfloat16"]  # TF32 is NVIDIA's
+    for record in results.values():
+        assert len(record["accuracies"]) == 2
+        assert all(0 < accuracy < 1 for accuracy in record["accuracies"])
+        assert record["seconds"] > 0
+    assert results["float32"]["accuracies"] != results["bfloat16"]["accuracies"]
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="asks what happens without a GPU")

@@ -614,16 +614,6 @@ def test_arguments_out_of_range_are_refused(
         run(ragged_task, name, **changes)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="this machine has no CUDA device")
-@pytest.mark.parametrize("name", ["fedavg", "floral"])
-def test_a_run_on_cuda_agrees_with_the_cpu(ragged_task: Task, name: str) -> None:
-    noisy = {"num_clusters": 2, "rank": 1, "router": Router(noise=1.0)}
-    method = methods.make(name, ragged_task.model, **(noisy if name == "floral" else {}))
-    here, there = (train(ragged_task, method, device=device).state.tensors() for device in ("cpu", "cuda"))
-    for a, b in zip(here, there, strict=True):
-        torch.testing.assert_close(a, b.cpu(), rtol=1e-9, atol=1e-9)
-
-
 def label_shift_accuracy(make: Callable[[nn.Module], Method]) -> float:
     task = tasks.load("digits-label-shift")
     history = train(task, make(task.model), rounds=35, evaluate_every=35).history

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from ..devices import send
 from ..roles import Roles
 
 
@@ -154,7 +155,7 @@ class Sums:
         """
         like = trained.tensors()[0]
         precision = torch.promote_types(like.dtype, torch.float32)
-        share = num_samples.to(like.device, precision) / self.num_samples
+        share = send(num_samples.to(precision), like.device) / self.num_samples
         # p(k, c) = pi_c^k N^k / N
         joint = mixture.to(like.device, precision) * share[:, None]
         self.weights = self.weights + joint.sum(dim=0)
@@ -163,8 +164,9 @@ class Sums:
         for name, tensor in trained.clustered.items():
             every = tensor.expand(-1, joint.shape[1], *tensor.shape[2:])  # other clusters have weight 0
             self.sums.clustered[name] += torch.einsum("kc,kc...->c...", joint.to(tensor.dtype), every)
+        places = send(torch.tensor(clients), like.device)
         for name, tensor in trained.private.items():
-            self.private[name][torch.tensor(clients).to(tensor.device)] = tensor
+            self.private[name][places] = tensor
 
     def average(self) -> Roles:
         """What `aggregate` makes of all of them."""

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..devices import send
 from ..methods import ROUTER, Part
 from ..roles import Roles
 from ..seeds import stream
@@ -25,7 +26,7 @@ from .layers import Layers, chain, stacked_forward
 from .local import Score, candidate_losses
 from .memory import Memory
 from .plan import STEPS_FETCHED, Job, Member, Plan, fetch, narrow, stack
-from .precision import tf32
+from .precision import arithmetic
 from .recording import Step, Steps
 from .settings import Settings
 from .stacked import stacked_step
@@ -152,7 +153,7 @@ def train_together(
     client = method.finish(client, start)
     if narrowed:  # the only cluster's router has not moved
         client = client._replace(private=client.private | {ROUTER: begun.private[ROUTER]})
-    return client, total / torch.tensor(plan.num_steps).to(total)
+    return client, total / send(torch.tensor(plan.num_steps), total.device)
 
 
 @torch.no_grad()
@@ -238,7 +239,7 @@ def adapt_together(
     settings = fitting(settings, jobs)
     done: list[Job] = []
     stacks = []
-    with torch.enable_grad(), tf32(settings.precision):
+    with torch.enable_grad(), arithmetic(settings.precision):
         for chunk in chunks(adapting[0], jobs, settings, memory):
             trained, _ = train_together(adapting, chunk, settings, number + 1, steps, memory)
             done += chunk

@@ -18,6 +18,7 @@ from ..dropout import keep, next_key
 from ..factored import Blend
 from ..methods import Part
 from ..models import Normalise
+from . import patches
 from .settings import Settings
 
 Layers = list[tuple[str, nn.Module]]
@@ -169,12 +170,14 @@ def _product(inputs: Tensor, weight: Tensor, bias: Tensor | None, fused: Fused |
 
 
 def convolution(layer: nn.Conv2d, inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """A convolution of every client: plain if they are one or have the same kernel, else grouped."""
+    """A convolution of every client: plain if they are one or have the same kernel, else one for each."""
     num_clients, batch = inputs.shape[:2]
 
     def run(inputs: Tensor, weight: Tensor, bias: Tensor | None, groups: int) -> Tensor:
         return torch.conv2d(inputs, weight, bias, layer.stride, layer.padding, layer.dilation, groups)
 
+    if inputs.is_cuda and weight.stride(0) and patches.fits(layer):
+        return patches.convolution(layer, inputs, weight, bias)
     if num_clients == 1:
         # pooling, and mostly the convolution too, is faster on a CPU with the channels last in memory
         images = inputs[0].contiguous(memory_format=torch.channels_last)

@@ -9,7 +9,7 @@ from .aggregate import aggregate
 from .clients import size
 from .draws import draw
 from .local import Score, evaluate, local_training
-from .precision import tf32
+from .precision import arithmetic
 from .settings import Settings
 from .task import Task
 
@@ -82,7 +82,7 @@ def evaluate_clients(
             task.model.train()
             shard = task.train[client]
             draws = draw(task, adaptation, len(shard), settings, seed, number + 1, client)
-            with torch.enable_grad(), tf32(settings.precision):
+            with torch.enable_grad(), arithmetic(settings.precision):
                 own, _ = local_training(task, adaptation, start.of_client(client), shard, settings, draws)
         task.model.eval()
         scores.append(evaluate(task, method, own, task.test[client]))

@@ -11,6 +11,7 @@ from ..methods import Method
 from ..roles import Roles, is_statistic, num_bytes
 from .batch import MEANS
 from .forward import forward, run
+from .layers import chain, stacked_forward
 from .plan import STEPS_FETCHED, narrow
 from .settings import Settings
 from .task import Task
@@ -139,7 +140,12 @@ def activation_bytes(task: Task, method: Method, state: Roles, inputs: Tensor) -
 
     was_training = task.model.training
     task.model.eval()
+    layers = chain(task.model)
     with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor), torch.enable_grad():
-        run(task.model, method, client, method.networks(client), inputs)
+        if layers is None:
+            run(task.model, method, client, method.networks(client), inputs)
+        else:
+            for parts in method.networks(client.map(lambda tensor: tensor[None])):
+                stacked_forward(layers, parts, inputs[None])
     task.model.train(was_training)
     return sum(kept.values())

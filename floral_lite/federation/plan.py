@@ -1,11 +1,14 @@
 """What a stack of clients does in a round: who is in it, with which samples, in which step."""
 
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
+from ..devices import send
 from ..methods import ROUTER, Method
 from ..roles import Roles
 from .batch import Batch
@@ -76,14 +79,23 @@ class Plan:
 
         The samples of a few steps are fetched at once: a step alone would wait for small copies.
         """
-        rows, counts = self._rows()
+        rows = self._batched([draws.order for draws in self.draws])
+        counts = self._counts()
+        augment = [draws.augment for draws in self.draws if draws.augment is not None]
+        augmented = self._batched(augment) if augment else None
         like = next(self.members[0].task.model.parameters())
+        keys = send(pad_sequence([draws.keys for draws in self.draws], batch_first=True), like.device)
+        drawn = [draws.noise for draws in self.draws if draws.noise is not None]
+        noise = send(pad_sequence(drawn, batch_first=True), like.device) if drawn else None
         for start in range(0, self.num_steps[0], STEPS_FETCHED):
-            steps = range(start, min(start + STEPS_FETCHED, self.num_steps[0]))
+            steps = slice(start, min(start + STEPS_FETCHED, self.num_steps[0]))
             active = sum(number > start for number in self.num_steps)
-            wanted = rows[:active, start : steps.stop].flatten(1)
-            inputs, targets = self._fetch(wanted, active, steps)
-            for step in steps:
+            inputs, targets = fetch(
+                self.members, self.jobs[:active], "train", rows[:active, steps].flatten(1)
+            )
+            if augmented is not None:
+                inputs = self._augment(inputs, augmented[:active, steps].flatten(1, 2))
+            for step in range(start, steps.stop):
                 active = sum(number > step for number in self.num_steps)
                 count = counts[:active, step]
                 width = int(count.max())
@@ -92,57 +104,45 @@ class Plan:
                 if int(count.min()) < width:
                     filled = torch.arange(width) < count[:, None]
                     # in the precision of the model: inputs may be integers
-                    weights = (filled.double() / count[:, None]).to(like)
-                keys = self._of_step([draws.keys for draws in self.draws[:active]], step, inputs.device)
-                assert keys is not None
+                    weights = send((filled.double() / count[:, None]).to(like.dtype), like.device)
                 yield Batch(
                     inputs[:active, begin : begin + width],
                     targets[:active, begin : begin + width],
                     weights,
-                    self._of_step([draws.noise for draws in self.draws[:active]], step, inputs.device),
-                    keys,
+                    None if noise is None else noise[:active, step],
+                    keys[:active, step],
                 )
 
-    def _rows(self) -> tuple[Tensor, Tensor]:
-        """Row numbers (k, steps, B), filled up with zeros, and how many of a step's rows count (k, steps)."""
-        rows = torch.zeros(len(self.jobs), self.num_steps[0], self.batch_size, dtype=torch.long)
-        counts = torch.zeros(len(self.jobs), self.num_steps[0], dtype=torch.long)
-        for place, draws in enumerate(self.draws):
-            batches = self._filled(draws.order)
-            rows[place, : len(batches)] = batches
-            counts[place, : len(batches)] = self._filled(torch.ones_like(draws.order)).sum(dim=1)
-        return rows, counts
+    def _batched(self, in_order: Sequence[Tensor]) -> Tensor:
+        """Every client's (epochs, N^k, ...) as batches (k, steps, B, ...), filled up with zeros."""
+        like = in_order[0]
+        batches = like.new_zeros(len(self.jobs), self.num_steps[0], self.batch_size, *like.shape[2:])
+        end = 0
+        # neighbours of one size are cut into batches together
+        for size, some in groupby(in_order, key=lambda epochs: epochs.shape[1]):
+            epochs = torch.stack(list(some))
+            missing = epochs.new_zeros(*epochs.shape[:2], -size % self.batch_size, *epochs.shape[3:])
+            cut = torch.cat([epochs, missing], dim=2)
+            cut = cut.reshape(len(cut), -1, *batches.shape[2:])
+            begin, end = end, end + len(cut)
+            batches[begin:end, : cut.shape[1]] = cut
+        return batches
 
-    def _filled(self, in_order: Tensor) -> Tensor:
-        """The epochs (epochs, N, ...) cut into batches (steps, B, ...), short ones filled up with zeros."""
-        missing = -in_order.shape[1] % self.batch_size
-        padding = in_order.new_zeros(len(in_order), missing, *in_order.shape[2:])
-        return torch.cat([in_order, padding], dim=1).reshape(-1, self.batch_size, *in_order.shape[2:])
+    def _counts(self) -> Tensor:
+        """How many samples of each client's every step count, shape (k, steps)."""
+        sizes = torch.tensor([job.num_samples for job in self.jobs])[:, None]
+        an_epoch = -(-sizes // self.batch_size)
+        steps = torch.arange(self.num_steps[0])
+        # full batches, then what is left
+        counts = (sizes - self.batch_size * (steps % an_epoch)).clamp(max=self.batch_size)
+        return torch.where(steps < torch.tensor(self.num_steps)[:, None], counts, 0)
 
-    def _fetch(self, rows: Tensor, active: int, steps: range) -> tuple[Tensor, Tensor]:
-        """The samples of some steps: inputs (k, rows, ...) and targets, augmented as the draws say."""
-        inputs, targets = fetch(self.members, self.jobs[:active], "train", rows)
+    def _augment(self, inputs: Tensor, draws: Tensor) -> Tensor:
+        """Inputs (k, rows, ...) changed as was drawn for each of their rows."""
         augment = self.members[0].task.augment
-        if augment is not None:
-            like = self._augment(0)
-            draws = like.new_zeros(active, rows.shape[1], *like.shape[2:])
-            for place in range(active):
-                own = self._augment(place)[steps.start : steps.stop].flatten(0, 1)
-                draws[place, : len(own)] = own
-            changed = augment(inputs.flatten(0, 1), draws.flatten(0, 1).to(inputs.device))
-            inputs = changed.reshape(*inputs.shape[:2], *changed.shape[1:])
-        return inputs, targets
-
-    def _augment(self, place: int) -> Tensor:
-        """What the augmentation of a client drew, as batches."""
-        drawn = self.draws[place].augment
-        assert drawn is not None
-        return self._filled(drawn)
-
-    def _of_step(self, drawn: Sequence[Tensor | None], step: int, device: torch.device) -> Tensor | None:
-        """What clients drew for a step, stacked."""
-        rows = [of_client[step] for of_client in drawn if of_client is not None]
-        return torch.stack(rows).to(device) if rows else None
+        assert augment is not None
+        changed = augment(inputs.flatten(0, 1), send(draws.flatten(0, 1), inputs.device))
+        return changed.reshape(*inputs.shape[:2], *changed.shape[1:])
 
 
 def fetch(members: Sequence[Member], jobs: Sequence[Job], split: str, rows: Tensor) -> Shard:

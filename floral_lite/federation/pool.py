@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ..data.images import as_float
+from ..devices import send
 from ..errors import InputError, require
 from .shards import MadeShards, Shard
 
@@ -122,7 +123,7 @@ class Pool(MadeShards):
         clusters = Counter(self.clusters[clients[place]] for place in order)
         starts = torch.tensor([self._starts[clients[place]] for place in order], device=rows.device)
         places = torch.tensor(order, device=rows.device)
-        own = (rows[places] + starts[:, None]).flatten().to(self.rows.device)
+        own = send((rows[places] + starts[:, None]).flatten(), self.rows.device)
         # index_select copies whole samples; inputs[...] would go pixel by pixel
         index = self.rows.index_select(0, own)
         inputs, targets = (tensor.index_select(0, index) for tensor in (self.inputs, self.targets))
@@ -132,7 +133,7 @@ class Pool(MadeShards):
             inputs, targets = map(_join, zip(*(self.transform(*part) for part in parts), strict=True))
         inputs, targets = (t.reshape(*rows.shape, *t.shape[1:]) for t in (inputs, targets))
         if order != sorted(order):
-            back = places.argsort().to(inputs.device)
+            back = send(places.argsort(), inputs.device)
             inputs, targets = (tensor.index_select(0, back) for tensor in (inputs, targets))
         return Shard(as_float(inputs.contiguous()), targets)
 

@@ -9,21 +9,23 @@ from .settings import Precision
 
 
 @contextmanager
-def tf32(precision: Precision) -> Iterator[None]:
-    """While it is entered, NVIDIA GPUs multiply in TF32 if that is the precision, and not otherwise.
+def arithmetic(precision: Precision) -> Iterator[None]:
+    """While it is entered, NVIDIA GPUs multiply in TF32 only if that is the precision, and repeatably.
 
-    Torch's convolutions use TF32 unless told: without this CPU and GPU would not agree in "float32".
+    Torch's convolutions use TF32 unless told: without this CPU and GPU would not agree in "float32". And
+    of a convolution's gradient cuDNN's quickest sums differ from one time to the next.
     """
     if not torch.cuda.is_available():
         yield
         return
     matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
-    before = matmul.allow_tf32, cudnn.allow_tf32
+    before = matmul.allow_tf32, cudnn.allow_tf32, cudnn.deterministic
     matmul.allow_tf32 = cudnn.allow_tf32 = precision == "tf32"
+    cudnn.deterministic = True
     try:
         yield
     finally:
-        matmul.allow_tf32, cudnn.allow_tf32 = before
+        matmul.allow_tf32, cudnn.allow_tf32, cudnn.deterministic = before
 
 
 def forward_pass(precision: Precision, device: torch.device) -> torch.autocast:

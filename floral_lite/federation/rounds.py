@@ -18,7 +18,7 @@ from .asking import ask, asked_rounds
 from .history import History, Round
 from .memory import Memory
 from .plan import Member
-from .precision import tf32
+from .precision import arithmetic
 from .record import (
     add_scores,
     check_one_configuration,
@@ -191,7 +191,7 @@ def stacked_rounds(
             Member(run.task, run.method, federation.state, first, run.seed)
             for run, federation, first in zip(runs, federations, firsts, strict=True)
         ]
-        with own_generators(runs[0].seed, number, place), tf32(settings.precision):
+        with own_generators(runs[0].seed, number, place), arithmetic(settings.precision):
             if number <= asked:  # some clients have sent a gradient, and nothing has been trained
                 results = [
                     (member.state, dict(list(enumerate(answers))[number - 1 :: asked]))
@@ -222,7 +222,7 @@ def stacked_rounds(
                 member._replace(state=federation.state)
                 for member, federation in zip(members, federations, strict=True)
             ]
-            with own_generators(runs[0].seed, number + 1, place), tf32("float32"):
+            with own_generators(runs[0].seed, number + 1, place), arithmetic("float32"):
                 if engine == "fast":
                     scores = [
                         one

@@ -2,7 +2,8 @@
 
 import copy
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor, nn
@@ -139,7 +140,7 @@ class Task:
         """K."""
         return len(self.train)
 
-    @property
+    @cached_property
     def is_classification(self) -> bool:
         """Targets are labels, so accuracy has a meaning."""
         return not self.train[0].targets.is_floating_point()
@@ -152,9 +153,10 @@ class Task:
             moved: samples that are there already, by those here; tasks that share their images keep
                 sharing them if all are given the same dictionary.
         """
-        return replace(
-            self,
+        there = copy.copy(self)  # what was checked is not checked again: a GPU would wait for each client
+        there.__dict__.update(
             model=copy.deepcopy(self.model).to(device),
             train=to_device(self.train, device, moved),
             test=to_device(self.test, device, moved),
         )
+        return there

@@ -12,7 +12,7 @@ from torch import Tensor
 from ..errors import DivergenceError, require
 from ..federation.draws import draw
 from ..federation.local import evaluate, local_training
-from ..federation.precision import tf32
+from ..federation.precision import arithmetic
 from ..federation.rounds import own_generators
 from ..federation.runs import Run, initial_state
 from ..methods import Method
@@ -63,7 +63,7 @@ class Client:
         shard = self.task.train[self.client]
         draws = draw(self.task, method, len(shard), self.settings, self.seed, number, self.client)
         self.task.model.train()
-        with own_generators(self.seed, number, self.place), tf32(self.settings.precision):
+        with own_generators(self.seed, number, self.place), arithmetic(self.settings.precision):
             return local_training(self.task, method, start, shard, self.settings, draws)
 
     def train(self, weighted: bool) -> RecordDict:
