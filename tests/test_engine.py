@@ -13,7 +13,7 @@ from floral_lite import Federation, InputError, Shard, Task, methods, train
 from floral_lite.adaptors import KINDS, Convolution, VectorAdaptor
 from floral_lite.data import FlipAndCrop
 from floral_lite.factored import Blend, Mixture
-from floral_lite.federation import aggregate, engine, rounds
+from floral_lite.federation import aggregate, engine, evaluation, rounds
 from floral_lite.federation.aggregate import Sums
 from floral_lite.federation.batch import MEANS
 from floral_lite.federation.layers import chain
@@ -451,7 +451,7 @@ def test_augmented_inputs(name: str, augment: Any) -> None:
 @pytest.mark.parametrize("name", ["mlp", "attention"])
 def test_test_shards_of_many_rows(name: str) -> None:
     """Shards are tested some rows at a time; the sizes are around that number, and far from it."""
-    rows = engine.TEST_ROWS
+    rows = evaluation.TEST_ROWS
     task = task_of(name, test_sizes=(2 * rows + 3, 1, rows + 1, rows, rows - 1))
     compare(task, floral(task))
 

@@ -17,7 +17,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from floral_lite import InputError, Task, methods
-from floral_lite.federation.engine import evaluate_clients, train_together
+from floral_lite.federation.engine import train_together
+from floral_lite.federation.evaluation import evaluate_clients
 from floral_lite.federation.memory import CPU_BYTES, Memory, activation_bytes, client_bytes, samples_meet
 from floral_lite.federation.plan import STEPS_FETCHED, Job, Member
 from floral_lite.federation.recording import Steps

@@ -3,6 +3,7 @@
 import copy
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -229,7 +230,7 @@ def test_a_client_that_trains_alone_hears_of_nobody(engine: Engine) -> None:
     other = [
         Shard(7 * shard.inputs, shard.targets) if k == 2 else shard for k, shard in enumerate(task.train)
     ]
-    changed = Task(**{**vars(task), "train": other})
+    changed = replace(task, train=other)
     one, two = (train(t, methods.Local(t.model), engine=engine).state.private for t in (task, changed))
     for name in one:
         same = [torch.equal(one[name][k], two[name][k]) for k in range(5)]

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -305,14 +306,12 @@ def test_one_hot_ensembles_are_so_many_federations() -> None:
     for c in range(3):
         mine = [k for k, cluster in enumerate(task.clusters.tolist()) if cluster == c]
         model = reinitialised(task.model, 0, c) if c else task.model
-        alone = Task(
-            **vars(task)
-            | {
-                "model": model,
-                "train": [task.train[k] for k in mine],
-                "test": [task.test[k] for k in mine],
-                "clusters": torch.zeros(len(mine), dtype=torch.long),
-            }
+        alone = replace(
+            task,
+            model=model,
+            train=[task.train[k] for k in mine],
+            test=[task.test[k] for k in mine],
+            clusters=torch.zeros(len(mine), dtype=torch.long),
         )
         federation = train(alone, methods.FedAvg(model))
         for name, tensor in federation.state.shared.items():

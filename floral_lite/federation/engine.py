@@ -6,7 +6,7 @@ it is only arranged differently, and both give the same numbers to rounding.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -14,26 +14,22 @@ import torch
 from torch import Tensor
 
 from ..devices import send
-from ..methods import ROUTER, Part
+from ..methods import ROUTER
 from ..roles import Roles
 from ..seeds import stream
 from . import loop
 from .aggregate import Sums
 from .batch import client_losses
 from .clients import size
-from .forward import run
-from .layers import Layers, chain, stacked_forward
-from .local import Score, candidate_losses
+from .layers import Layers, chain
+from .local import candidate_losses
 from .memory import Memory
-from .plan import STEPS_FETCHED, Job, Member, Plan, fetch, narrow, stack
-from .precision import arithmetic
+from .outputs import outputs_together
+from .plan import STEPS_FETCHED, Job, Member, Plan, narrow, stack
 from .recording import Step, Steps
 from .settings import Settings
 from .stacked import stacked_step
 from .vmapped import vmapped_step
-
-# Test samples of a client that are evaluated together.
-TEST_ROWS = 256
 
 
 def federated_round(
@@ -186,118 +182,3 @@ def begin_together(
 def side_by_side(tensor: Tensor) -> Tensor:
     """A factor (k, C, ..., R), in memory as (k, ..., C, R): the columns of all clusters side by side."""
     return tensor.movedim(1, -2).contiguous().movedim(-2, 1)
-
-
-@torch.no_grad()
-def evaluate_clients(
-    members: Sequence[Member], settings: Settings, number: int, memory: Memory, steps: Steps
-) -> list[list[Score]]:
-    """Every client's personal model on its own test shard, for every run of a stack.
-
-    Args:
-        members: the runs after the round.
-        settings: how to train.
-        number: of the round.
-        memory: how many clients fit side by side.
-        steps: runs the local steps of a method that adapts its models before they are tested.
-    """
-    first = members[0]
-    first.task.model.eval()
-    if not memory.fillable(first.task, first.method, first.state):
-        # nor can the scores of a shard's parts be put together
-        return [loop.evaluate_clients(*member[:4], settings, member.seed, number) for member in members]
-    layers = chain(first.task.model)
-    jobs = [
-        Job(index, client, size(member.task.test, client))
-        for index, member in enumerate(members)
-        for client in range(member.task.num_clients)
-    ]
-    limit = memory.clients_tested(first.task, first.method, first.state, TEST_ROWS)
-    ordered = sorted(jobs, key=lambda job: -job.num_samples)
-    scores: dict[Job, Score] = {}
-    for start in range(0, len(ordered), limit):
-        chunk = ordered[start : start + limit]
-        if first.method.adaptation is None:
-            client = narrow(members[0].method, stack(members, chunk, stateful=True))
-        else:
-            client = adapt_together(members, chunk, settings, number, memory, steps)
-        scores |= dict(zip(chunk, score_together(members, chunk, client, layers), strict=True))
-    return [[scores[job] for job in jobs if job.member == index] for index in range(len(members))]
-
-
-def adapt_together(
-    members: Sequence[Member],
-    tested: Sequence[Job],
-    settings: Settings,
-    number: int,
-    memory: Memory,
-    steps: Steps,
-) -> Roles:
-    """What clients test that have trained on for one more round; see `loop.evaluate_clients`."""
-    adapting = [member._replace(method=member.method.adaptation) for member in members]  # type: ignore[arg-type]
-    jobs = [job._replace(num_samples=size(members[job.member].task.train, job.client)) for job in tested]
-    settings = fitting(settings, jobs)
-    done: list[Job] = []
-    stacks = []
-    with torch.enable_grad(), arithmetic(settings.precision):
-        for chunk in chunks(adapting[0], jobs, settings, memory):
-            trained, _ = train_together(adapting, chunk, settings, number + 1, steps, memory)
-            done += chunk
-            stacks.append(trained.map(torch.clone))  # the next chunk may have the same place
-    members[0].task.model.eval()
-    places = {job: place for place, job in enumerate(done)}
-    everyone = stacks[0].with_tensors(
-        torch.cat(tensors) for tensors in zip(*(some.tensors() for some in stacks), strict=True)
-    )
-    return everyone.at([places[job] for job in jobs]).map(torch.detach)
-
-
-def outputs_together(
-    members: Sequence[Member],
-    jobs: Sequence[Job],
-    split: str,
-    layers: Layers | None,
-    client: Roles,
-    networks: Callable[[Roles], Sequence[Mapping[str, Part]]],
-    num_rows: int,
-) -> Iterator[tuple[list[Tensor], Tensor, Tensor]]:
-    """What networks of a stack of clients make of their shards, some rows at a time.
-
-    Yields:
-        The outputs of each network (k, B, ...), the targets (k, B), and each sample's share of its
-        client's whole shard (k, B).
-    """
-    task, method = members[0].task, members[0].method
-    sizes = torch.tensor([job.num_samples for job in jobs])
-    described = networks(client)
-    for begin in range(0, int(sizes.max()), num_rows):
-        rows = torch.arange(begin, min(begin + num_rows, int(sizes.max())))
-        there = rows < sizes[:, None]
-        inputs, targets = fetch(members, jobs, split, torch.where(there, rows, 0))
-        if layers is None:
-            outputs = torch.vmap(
-                lambda own, x: run(task.model, method, own, networks(own), x, route="auto")[0]
-            )(client, inputs)
-        else:
-            outputs = [stacked_forward(layers, parts, inputs) for parts in described]
-        yield outputs, targets, (there.double() / sizes[:, None]).to(outputs[0])
-
-
-def score_together(
-    members: Sequence[Member], jobs: Sequence[Job], client: Roles, layers: Layers | None
-) -> list[Score]:
-    """The scores of a stack of clients, some rows of their test shards at a time."""
-    task, method = members[0].task, members[0].method
-    loss: Tensor | float = 0.0
-    accuracy: Tensor | float = 0.0
-    for of_networks, targets, weights in outputs_together(
-        members, jobs, "test", layers, client, method.networks, TEST_ROWS
-    ):
-        outputs = method.predict(client, of_networks, task.is_classification)
-        loss = loss + client_losses(task.loss, outputs, targets, weights)
-        if task.is_classification:
-            accuracy = accuracy + ((outputs.argmax(dim=-1) == targets) * weights).sum(dim=1)
-    assert isinstance(loss, Tensor)
-    if not isinstance(accuracy, Tensor):
-        return [Score(value, None) for value in loss.tolist()]
-    return [Score(*pair) for pair in zip(loss.tolist(), accuracy.tolist(), strict=True)]

@@ -15,6 +15,7 @@ from ..seeds import stream
 from . import engine as fast
 from . import loop
 from .asking import ask, asked_rounds
+from .evaluation import evaluate_clients
 from .history import History, Round
 from .memory import Memory
 from .plan import Member
@@ -227,7 +228,7 @@ def stacked_rounds(
                     scores = [
                         one
                         for some, _, steps in stacks
-                        for one in fast.evaluate_clients(members[some], settings, number, memory, steps)
+                        for one in evaluate_clients(members[some], settings, number, memory, steps)
                     ]
                 else:
                     scores = [

@@ -1,0 +1,43 @@
+"""What networks of a stack of clients make of the clients' shards."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from ..methods import Part
+from ..roles import Roles
+from .forward import run
+from .layers import Layers, stacked_forward
+from .plan import Job, Member, fetch
+
+
+def outputs_together(
+    members: Sequence[Member],
+    jobs: Sequence[Job],
+    split: str,
+    layers: Layers | None,
+    client: Roles,
+    networks: Callable[[Roles], Sequence[Mapping[str, Part]]],
+    num_rows: int,
+) -> Iterator[tuple[list[Tensor], Tensor, Tensor]]:
+    """What networks of a stack of clients make of their shards, some rows at a time.
+
+    Yields:
+        The outputs of each network (k, B, ...), the targets (k, B), and each sample's share of its
+        client's whole shard (k, B).
+    """
+    task, method = members[0].task, members[0].method
+    sizes = torch.tensor([job.num_samples for job in jobs])
+    described = networks(client)
+    for begin in range(0, int(sizes.max()), num_rows):
+        rows = torch.arange(begin, min(begin + num_rows, int(sizes.max())))
+        there = rows < sizes[:, None]
+        inputs, targets = fetch(members, jobs, split, torch.where(there, rows, 0))
+        if layers is None:
+            outputs = torch.vmap(
+                lambda own, x: run(task.model, method, own, networks(own), x, route="auto")[0]
+            )(client, inputs)
+        else:
+            outputs = [stacked_forward(layers, parts, inputs) for parts in described]
+        yield outputs, targets, (there.double() / sizes[:, None]).to(outputs[0])
