@@ -60,7 +60,7 @@ def counts(clusters: int, clients: int) -> list[Case]:
 def weights(clusters: int) -> list[Case]:
     """What has an adaptor, and of which kind."""
     found = [Case(0.01, clusters, layers=(), biases=biases) for biases in (False, True)]
-    for rho in (0.01, 0.1):
+    for rho in (0.01, 0.3):
         found += [Case(rho, clusters, kind=kind) for kind in ("channel_in", "channel_out")]
         found += [
             Case(rho, clusters, layers=layers, biases=biases)
