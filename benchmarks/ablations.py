@@ -1,4 +1,4 @@
-"""The paper's ablations in small, on the bundled digits: FLoRAL with optimal routing, one thing changed at a time.
+"""The paper's ablations in small, on the bundled digits: optimal routing, and one thing changed at a time.
 
     python benchmarks/ablations.py digits-rotate counts --out book/results
     python benchmarks/ablations.py digits-rotate weights --out book/results
