@@ -41,9 +41,10 @@ def test_every_layer_has_its_weight_its_adaptor_and_its_budget() -> None:
     assert [bar.get_width() for bar in weights] == [1000, 64]
     assert [bar.get_width() for bar in adaptors] == [50, 16]
     assert list(small.lines[0].get_xdata()) == [100, 6.4]
-    assert [text.get_text().strip() for text in small.texts] == ["rank 1", "rank 1"]
-    assert [text.get_text().strip() for text in large.texts] == ["rank 2"]
+    assert [text.get_text() for text in small.texts] == ["rank 1", "rank 1"]
+    assert [text.get_text() for text in large.texts] == ["rank 2"]
     assert (names(small), names(large)) == (["first", "last"], ["only"])
+    assert [text.xy for text in small.texts] == [(1000, 0), (64, 1)]  # behind the weights
     assert small.get_xscale() == "log"
     bottom, top = small.get_ylim()
     assert bottom > top  # the first layer at the top

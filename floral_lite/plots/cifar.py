@@ -31,12 +31,12 @@ def parameters(layers: pd.DataFrame, budget: float) -> Picture:
         allowed = budget * part["weight"]
         axis.plot(allowed, places, "|", color=COLOURS[1], markersize=14, label="the budget")
         name_rows(axis, part["layer"].tolist(), shown=True)
-        for place, rank, size in zip(places, part["rank"], part["adaptor"], strict=True):
+        for place, rank, size in zip(places, part["rank"], part["weight"], strict=True):
             axis.annotate(
-                f" rank {rank}", (size, place), ha="left", va="center", xytext=(6, 0),
+                f"rank {rank}", (size, place), ha="left", va="center", xytext=(4, 0),
                 textcoords="offset points", color=GREY, fontsize=8,
             )  # fmt: skip
-        axis.set(xscale="log", xlabel="parameters", xlim=(1, None))
+        axis.set(xscale="log", xlabel="parameters", xlim=(1, 8 * part["weight"].max()))
     handles, labels = axes[0].get_legend_handles_labels()
     made.legend(handles, labels, loc="outside upper center", ncols=3, labelcolor=GREY, frameon=False)
     return made
