@@ -28,8 +28,6 @@ from floral_lite.models import seeded
 BOTH = ("conv", "linear")
 FEW = 0.2  # the smaller share of the images
 ROUNDS = {1.0: 40, FEW: 100}  # with few images a round has fewer steps
-# of the convolutional net, where the task's own is too large: few labels a client make steep gradients
-RATES = {"digits-label-groups": 0.1}
 
 
 @dataclass(frozen=True)
@@ -120,7 +118,7 @@ def measure(loaded: list[Task], case: Case, settings: Settings) -> dict[str, obj
 def main(
     task: str,
     part: Literal["counts", "weights"],
-    seeds: Annotated[int, typer.Option(help="Federations a case.")] = 2,
+    seeds: Annotated[int, typer.Option(help="Federations a case.")] = 4,
     rounds: Annotated[int | None, typer.Option(help="Those of the part if not given.")] = None,
     out: Annotated[Path, typer.Option(help="Folder of the JSON file.")] = RESULTS,
 ) -> None:
@@ -137,12 +135,7 @@ def main(
             )
     else:
         num = rounds or 20
-        settings = recipe.settings.with_changes(
-            rounds=num,
-            evaluate_every=num,
-            batch_size=60,
-            learning_rate=RATES.get(task, recipe.settings.learning_rate),
-        )
+        settings = recipe.settings.with_changes(rounds=num, evaluate_every=num, batch_size=60)
         loaded = [
             replace(one, model=seeded(network, seed))
             for seed, one in enumerate(
