@@ -404,6 +404,41 @@ def test_choosing_keeps_validation_samples_away_and_says_what_there_is(
     assert line["added"] > 0
 
 
+def test_ablations_change_one_thing_at_a_time(
+    benchmark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ablations = benchmark("ablations")
+    usual = ablations.Case(0.01, 4)
+    cases = ablations.weights(4)
+    assert len(set(cases)) == len(cases)
+    assert usual in cases
+    assert {case.adaptors for case in ablations.counts(4, 20)} == {1, 2, 4, 8, 20}
+    chosen = [ablations.Case(0.01, 4, layers=(), biases=False), ablations.Case(0.01, 4, layers=()), usual]
+    monkeypatch.setattr(ablations, "weights", lambda clusters: chosen)
+    monkeypatch.setattr(ablations, "counts", lambda clusters, clients: [ablations.Case(0.1, 2, 0.2)])
+    for part in ("weights", "counts"):
+        ablations.main("digits-rotate", part, seeds=1, rounds=1, out=tmp_path)
+    content = json.loads((tmp_path / "ablations-digits-rotate-weights.json").read_text())
+    base = 80 + 1168 + 64 * 32 + 32 + 330
+    assert (content["machine"]["clusters"], content["machine"]["base"]) == (4, base)
+    fedavg, biases, both = (line["parameters"] for line in content["results"])
+    # the biases, and factors of rank 1: 8 * 3 + 1 * 3, (16 + 8) * 3, 32 + 64, 10 + 32
+    assert (fedavg, biases, both) == (0, 66, 66 + 27 + 72 + 96 + 42)
+    content = json.loads((tmp_path / "ablations-digits-rotate-counts.json").read_text())
+    (line,) = content["results"]
+    assert (line["adaptors"], line["fraction"], line["rounds"]) == (2, 0.2, 1)
+    assert 0 < line["accuracy"][0] < 0.5
+
+
+def test_the_adaptors_of_an_ablation_are_dealt_to_the_clients(benchmark: Any) -> None:
+    ablations, task = benchmark("ablations"), tasks.load("digits-rotate", num_clients=8)
+    run = ablations.make_run(task, ablations.Case(0.1, 3, kind="channel_in", layers=("linear",)), 0)
+    assert run.task.clusters.tolist() == [0, 1, 2, 0, 1, 2, 0, 1]
+    logits = run.method.initialise(run.task.clusters, 0).private[ROUTER]
+    assert logits.softmax(dim=-1).argmax(dim=-1).tolist() == run.task.clusters.tolist()
+    assert run.method.plan.keys() == {"1.weight", "1.bias", "3.weight", "3.bias"}
+
+
 @pytest.mark.parametrize("name", ["floor", "growth", "measure"])
 def test_the_examples_are_true(benchmark: Any, name: str) -> None:
     failed, tried = doctest.testmod(benchmark(name))

@@ -16,10 +16,11 @@ from .style import COLOURS, GREY, Picture, bare, figure
 def image_grid(
     images: npt.ArrayLike, row_labels: Sequence[str], column_labels: Sequence[str] = ()
 ) -> Picture:
-    """Grey-scale images in a grid.
+    """Images in a grid.
 
     Args:
-        images: shape (rows, columns, H, W), values in [0, 1].
+        images: shape (rows, columns, H, W), values in [0, 1], drawn dark on light; or
+            (rows, columns, H, W, 3), red, green and blue.
         row_labels: one a row.
         column_labels: one a column, or none.
     """

@@ -1,0 +1,70 @@
+"""Figures of the chapter on CIFAR and the ablations: where parameters are, and single seeds of many cases."""
+
+from collections.abc import Mapping, Sequence
+from itertools import cycle
+
+import numpy as np
+import pandas as pd
+
+from .style import COLOURS, GREY, Picture
+from .tables import MARKERS, name_rows, panels
+
+NARROW, WIDE = 0.25, 0.55  # heights of bars, of lines of height 1
+
+
+def parameters(layers: pd.DataFrame, budget: float) -> Picture:
+    """What each layer of some networks has, and what one adaptor has there; a panel for each network.
+
+    Args:
+        layers: a line for each weight: network, layer (its name), weight and adaptor (parameters, >= 1), and
+            rank. Drawn in this order, from the top.
+        budget: the budget rho of the adaptors, in (0, 1]; what it would buy to the letter is marked.
+    """
+    networks = list(dict.fromkeys(layers["network"]))
+    most = int(layers["network"].value_counts().max())
+    made, axes = panels(networks, 4.2, 0.36 * most + 0.5)
+    for axis, network in zip(axes, networks, strict=True):
+        part = layers[layers["network"] == network]
+        places = np.arange(len(part))
+        axis.barh(places, part["weight"], WIDE, color=GREY, alpha=0.35, label="the weight")
+        axis.barh(places, part["adaptor"], NARROW, color=COLOURS[0], label="one adaptor")
+        allowed = budget * part["weight"]
+        axis.plot(allowed, places, "|", color=COLOURS[1], markersize=14, label="the budget")
+        name_rows(axis, part["layer"].tolist(), shown=True)
+        for place, rank, size in zip(places, part["rank"], part["weight"], strict=True):
+            axis.annotate(
+                f"rank {rank}", (size, place), ha="left", va="center", xytext=(4, 0),
+                textcoords="offset points", color=GREY, fontsize=8,
+            )  # fmt: skip
+        axis.set(xscale="log", xlabel="parameters", xlim=(1, 8 * part["weight"].max()))
+    handles, labels = axes[0].get_legend_handles_labels()
+    made.legend(handles, labels, loc="outside upper center", ncols=3, labelcolor=GREY, frameon=False)
+    return made
+
+
+def cases(cells: Mapping[str, Mapping[str, Mapping[str, Sequence[float]]]]) -> Picture:
+    """Accuracies of single seeds, and their mean as a bar across; a panel for each task.
+
+    Args:
+        cells: by task, case and kind: the accuracy of each seed in per cent. A case is a line of the panel,
+            the same in all tasks; a kind is a colour.
+    """
+    made, axes = panels(list(cells), 3.7, 0.36 * max(map(len, cells.values())) + 0.5)
+    kinds = list(dict.fromkeys(kind for task in cells.values() for case in task.values() for kind in case))
+    for number, (axis, task) in enumerate(zip(axes, cells.values(), strict=True)):
+        styles = zip(kinds, cycle(COLOURS), cycle(MARKERS), strict=False)
+        for shift, (kind, colour, marker) in zip(np.linspace(-0.2, 0.2, len(kinds)), styles, strict=True):
+            label: str | None = kind
+            for place, case in enumerate(task.values()):
+                if kind in case:
+                    seeds, at = case[kind], place + shift
+                    axis.plot(
+                        seeds, [at] * len(seeds), marker, color=colour, markersize=4, alpha=0.6, label=label
+                    )
+                    axis.plot([np.mean(seeds)], [at], "|", color=colour, markersize=13, markeredgewidth=2)
+                    label = None  # once in the legend
+        name_rows(axis, list(task), shown=number % 2 == 0)
+        axis.set_xlabel("test accuracy (%)")
+    handles, labels = axes[0].get_legend_handles_labels()
+    made.legend(handles, labels, loc="outside upper center", ncols=3, labelcolor=GREY, frameon=False)
+    return made

@@ -1,0 +1,75 @@
+"""The figures of the chapter on CIFAR and the ablations draw what they are given."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.colors import to_hex
+
+from floral_lite.plots import COLOURS, GREY, Picture, cifar, image_grid
+
+LAYERS = pd.DataFrame(
+    [("small", "first", 1000, 50, 1), ("small", "last", 64, 16, 1), ("large", "only", 200_000, 2000, 2)],
+    columns=["network", "layer", "weight", "adaptor", "rank"],
+)
+CELLS = {
+    "Task A": {"both": {"1%": [50.0, 52.0], "10%": [60.0]}, "none": {"no adaptor": [40.0, 44.0]}},
+    "Task B": {"both": {"1%": [70.0, 72.0], "10%": [80.0]}, "none": {"no adaptor": [30.0, 31.0]}},
+}
+
+
+def names(axis: Axes) -> list[str]:
+    return [label.get_text() for label in axis.get_yticklabels()]
+
+
+@pytest.mark.parametrize("made", [cifar.parameters(LAYERS, 0.1), cifar.cases(CELLS)])
+def test_a_notebook_can_show_it_in_both_themes(made: Picture) -> None:
+    assert made._repr_png_().startswith(b"\x89PNG")
+    assert made.get_facecolor()[3] == 0
+    texts = [text for legend in made.legends for text in legend.get_texts()]
+    for axis in made.axes:
+        assert axis.get_facecolor()[3] == 0
+        assert axis.get_xlabel()
+        texts += [axis.title, axis.xaxis.label, *axis.get_yticklabels(), *axis.texts]
+    assert {to_hex(text.get_color()) for text in texts if text.get_text()} == {GREY}
+    assert [axis.get_title() for axis in made.axes] in (["small", "large"], list(CELLS))
+
+
+def test_every_layer_has_its_weight_its_adaptor_and_its_budget() -> None:
+    small, large = cifar.parameters(LAYERS, 0.1).axes
+    weights, adaptors = small.containers
+    assert [bar.get_width() for bar in weights] == [1000, 64]
+    assert [bar.get_width() for bar in adaptors] == [50, 16]
+    assert list(small.lines[0].get_xdata()) == [100, 6.4]
+    assert [text.get_text() for text in small.texts] == ["rank 1", "rank 1"]
+    assert [text.get_text() for text in large.texts] == ["rank 2"]
+    assert (names(small), names(large)) == (["first", "last"], ["only"])
+    assert [text.xy for text in small.texts] == [(1000, 0), (64, 1)]  # behind the weights
+    assert small.get_xscale() == "log"
+    bottom, top = small.get_ylim()
+    assert bottom > top  # the first layer at the top
+
+
+def test_every_seed_is_a_point_and_a_mean_is_marked() -> None:
+    made = cifar.cases(CELLS)
+    for axis, task in zip(made.axes, CELLS.values(), strict=True):
+        wanted = [task["both"]["1%"], task["both"]["10%"], task["none"]["no adaptor"]]
+        points, means = axis.lines[::2], axis.lines[1::2]
+        assert [list(line.get_xdata()) for line in points] == wanted
+        assert [next(iter(line.get_xdata())) for line in means] == [np.mean(seeds) for seeds in wanted]
+        assert [round(float(line.get_ydata()[0])) for line in points] == [0, 0, 1]
+        assert [to_hex(line.get_color()) for line in points] == [to_hex(c) for c in COLOURS[:3]]
+    assert [text.get_text() for text in made.legends[0].get_texts()] == ["1%", "10%", "no adaptor"]
+    assert names(made.axes[0]) == ["both", "none"]
+    assert not any(names(made.axes[1]))
+
+
+def test_a_kind_that_is_late_in_the_first_task_is_in_the_legend_once() -> None:
+    made = cifar.cases({"Task": {"both": {"1%": [1.0]}, "one": {"1%": [2.0], "10%": [3.0]}}})
+    assert [text.get_text() for text in made.legends[0].get_texts()] == ["1%", "10%"]
+
+
+def test_a_grid_shows_colours() -> None:
+    images = np.random.default_rng(0).random((2, 3, 4, 4, 3))
+    made = image_grid(images, ["a", "b"])
+    np.testing.assert_array_equal(made.axes[4].images[0].get_array(), images[1, 1])
