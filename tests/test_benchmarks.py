@@ -9,7 +9,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional
 
-from floral_lite import Floral, Settings, Task, clustering, methods, tasks
+from floral_lite import Floral, Run, Settings, Task, clustering, methods, tasks
 from floral_lite.federation import federated_rounds
 from floral_lite.federation.draws import batches, draw
 from floral_lite.federation.loop import sample_clients
@@ -397,3 +397,39 @@ def test_the_examples_are_true(benchmark: Any, name: str) -> None:
     failed, tried = doctest.testmod(benchmark(name))
     assert tried > 0
     assert failed == 0
+
+
+def test_recovery_begins_with_the_task_itself(benchmark: Any) -> None:
+    recovery, task = benchmark("recovery"), tasks.load("synthetic-linear", seed=1)
+    made, truth = recovery.make_task(1, 2, recovery.USUAL_ALPHA, recovery.USUAL_SAMPLES)
+    for ours, usual in zip([*made.train, *made.test], [*task.train, *task.test], strict=True):
+        assert torch.equal(ours.inputs, usual.inputs)
+        torch.testing.assert_close(ours.targets, usual.targets)
+    assert torch.equal(truth.maps(), tasks.truth(task).maps())
+
+
+def test_recovery_finds_the_truth_where_it_is_put_in(benchmark: Any) -> None:
+    recovery = benchmark("recovery")
+    task, truth = recovery.make_task(0, 2, 1.0, 6)
+    method = methods.FLoRAL(task.model, 2, rank=1, routing="optimal")
+    state = method.initialise(task.clusters, 0)
+    state.shared["weight"] = truth.base
+    federation = SimpleNamespace(state=state)
+    assert recovery.found(Run(task, method), federation, truth)["models"] > 0.1  # adaptors are zero
+    state.clustered["weight.U"], state.clustered["weight.V"] = truth.left, truth.right
+    numbers = recovery.found(Run(task, method), federation, truth)
+    assert numbers == pytest.approx({"models": 0, "base": 0, "centered base": 0, "Rand index": 1}, abs=1e-6)
+    state.shared["weight"] = 1.1 * truth.base
+    assert recovery.found(Run(task, method), federation, truth)["base"] == pytest.approx(0.1, abs=1e-6)
+
+
+def test_recovery_is_measured_on_bent_tasks(benchmark: Any, tmp_path: Path) -> None:
+    recovery = benchmark("recovery")
+    recovery.main(seeds=2, rounds=1, longer=1, out=tmp_path)
+    content = json.loads((tmp_path / "recovery.json").read_text())
+    bent = [line for line in content["results"] if line["kind"] == "bend"]
+    assert len(bent) == len(recovery.METHODS) * len(recovery.ALPHAS) * len(recovery.SAMPLES)
+    assert all(len(line["models"]) == 2 for line in content["results"])
+    # where the clusters do not differ, the base is the model
+    same = [line for line in bent if line["alpha"] == 0 and line["method"] == "FedAvg"]
+    assert all(line["models"] == line["base"] == line["centered base"] for line in same)
