@@ -21,7 +21,7 @@ from torch.func import functional_call
 from torch.nn import functional
 
 from floral_lite import Floral, Run, Settings, Task, clustering, methods, tasks
-from floral_lite.federation import federated_rounds
+from floral_lite.federation import Shard, federated_rounds
 from floral_lite.federation.draws import batches, draw
 from floral_lite.federation.loop import sample_clients
 from floral_lite.methods import ROUTER
@@ -433,3 +433,26 @@ def test_recovery_is_measured_on_bent_tasks(benchmark: Any, tmp_path: Path) -> N
     # where the clusters do not differ, the base is the model
     same = [line for line in bent if line["alpha"] == 0 and line["method"] == "FedAvg"]
     assert all(line["models"] == line["base"] == line["centered base"] for line in same)
+
+
+def test_silent_units_tell_which_seed_diverged(benchmark: Any) -> None:
+    silent = benchmark("silent_units")
+    usual = [silent.make_run(seed, "after", "affine") for seed in (1, 2)]
+    assert isinstance(silent.make_run(1, "before", "affine").task.model[1], nn.BatchNorm1d)
+    endless = [Shard(shard.inputs, shard.targets / 0) for shard in usual[1].task.train]
+    broken = replace(usual[1].task, train=endless)
+    settings = usual[0].task.settings.with_changes(rounds=2, evaluate_every=2, batch_size=56)
+    first, second = silent.ends([usual[0], usual[1]._replace(task=broken)], settings)
+    assert first["seed"] == 1
+    assert first["test loss"] > 0
+    assert first["diverged in"] is None
+    assert second == {"seed": 2, "test loss": None, "diverged in": 1}
+
+
+def test_silent_units_are_written_for_every_case(benchmark: Any, tmp_path: Path) -> None:
+    silent = benchmark("silent_units")
+    silent.main(seeds=1, rounds=1, out=tmp_path)
+    results = json.loads((tmp_path / "silent-units.json").read_text())["results"]
+    made = [(line["norm"], line["batch"], line["rule"]) for line in results]
+    assert made == [(*case, rule) for case in silent.CASES for rule in silent.RULES]
+    assert all(line["test loss"] > 0 for line in results)
