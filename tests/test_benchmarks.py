@@ -9,7 +9,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,8 +20,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional
 
-from floral_lite import Floral, Settings, Task, clustering, methods, tasks
-from floral_lite.federation import federated_rounds
+from floral_lite import Floral, Run, Settings, Task, clustering, methods, tasks
+from floral_lite.federation import Shard, federated_rounds
 from floral_lite.federation.draws import batches, draw
 from floral_lite.federation.loop import sample_clients
 from floral_lite.methods import ROUTER
@@ -444,3 +444,62 @@ def test_the_examples_are_true(benchmark: Any, name: str) -> None:
     failed, tried = doctest.testmod(benchmark(name))
     assert tried > 0
     assert failed == 0
+
+
+def test_recovery_begins_with_the_task_itself(benchmark: Any) -> None:
+    recovery, task = benchmark("recovery"), tasks.load("synthetic-linear", seed=1)
+    made, truth = recovery.make_task(1, 2, recovery.USUAL_ALPHA, recovery.USUAL_SAMPLES)
+    for ours, usual in zip([*made.train, *made.test], [*task.train, *task.test], strict=True):
+        assert torch.equal(ours.inputs, usual.inputs)
+        torch.testing.assert_close(ours.targets, usual.targets)
+    assert torch.equal(truth.maps(), tasks.truth(task).maps())
+
+
+def test_recovery_finds_the_truth_where_it_is_put_in(benchmark: Any) -> None:
+    recovery = benchmark("recovery")
+    task, truth = recovery.make_task(0, 2, 1.0, 6)
+    method = methods.FLoRAL(task.model, 2, rank=1, routing="optimal")
+    state = method.initialise(task.clusters, 0)
+    state.shared["weight"] = truth.base
+    federation = SimpleNamespace(state=state)
+    assert recovery.found(Run(task, method), federation, truth)["models"] > 0.1  # adaptors are zero
+    state.clustered["weight.U"], state.clustered["weight.V"] = truth.left, truth.right
+    numbers = recovery.found(Run(task, method), federation, truth)
+    assert numbers == pytest.approx({"models": 0, "base": 0, "centered base": 0, "Rand index": 1}, abs=1e-6)
+    state.shared["weight"] = 1.1 * truth.base
+    assert recovery.found(Run(task, method), federation, truth)["base"] == pytest.approx(0.1, abs=1e-6)
+
+
+def test_recovery_is_measured_on_bent_tasks(benchmark: Any, tmp_path: Path) -> None:
+    recovery = benchmark("recovery")
+    recovery.main(seeds=2, rounds=1, longer=1, out=tmp_path)
+    content = json.loads((tmp_path / "recovery.json").read_text())
+    bent = [line for line in content["results"] if line["kind"] == "bend"]
+    assert len(bent) == len(recovery.METHODS) * len(recovery.ALPHAS) * len(recovery.SAMPLES)
+    assert all(len(line["models"]) == 2 for line in content["results"])
+    # where the clusters do not differ, the base is the model
+    same = [line for line in bent if line["alpha"] == 0 and line["method"] == "FedAvg"]
+    assert all(line["models"] == line["base"] == line["centered base"] for line in same)
+
+
+def test_silent_units_tell_which_seed_diverged(benchmark: Any) -> None:
+    silent = benchmark("silent_units")
+    usual = [silent.make_run(seed, "after", "affine") for seed in (1, 2)]
+    assert isinstance(silent.make_run(1, "before", "affine").task.model[1], nn.BatchNorm1d)
+    endless = [Shard(shard.inputs, shard.targets / 0) for shard in usual[1].task.train]
+    broken = replace(usual[1].task, train=endless)
+    settings = usual[0].task.settings.with_changes(rounds=2, evaluate_every=2, batch_size=56)
+    first, second = silent.ends([usual[0], usual[1]._replace(task=broken)], settings)
+    assert first["seed"] == 1
+    assert first["test loss"] > 0
+    assert first["diverged in"] is None
+    assert second == {"seed": 2, "test loss": None, "diverged in": 1}
+
+
+def test_silent_units_are_written_for_every_case(benchmark: Any, tmp_path: Path) -> None:
+    silent = benchmark("silent_units")
+    silent.main(seeds=1, rounds=1, out=tmp_path)
+    results = json.loads((tmp_path / "silent-units.json").read_text())["results"]
+    made = [(line["norm"], line["batch"], line["rule"]) for line in results]
+    assert made == [(*case, rule) for case in silent.CASES for rule in silent.RULES]
+    assert all(line["test loss"] > 0 for line in results)

@@ -1,0 +1,53 @@
+"""Figures of the chapter on synthetic federations: matrices side by side, and what of them is found."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from .style import COLOURS, GREY, Picture, bare, figure
+from .tables import MARKERS
+
+
+def matrices(rows: Sequence[Mapping[str, npt.ArrayLike]], limit: float) -> Picture:
+    """Matrices as colours, by title, so many rows of them: purple is negative, orange positive.
+
+    Args:
+        rows: as many in each, all of one shape (m, n).
+        limit: the value of the darkest colours, > 0, the same for all.
+    """
+    made, axes = figure(len(rows), len(rows[0]), 2.1 * len(rows[0]) + 0.6, 0.95 * len(rows) + 0.3)
+    for line, row in zip(axes, rows, strict=True):
+        for axis, (title, matrix) in zip(line, row.items(), strict=True):
+            look = {"cmap": "PuOr_r", "vmin": -limit, "vmax": limit, "interpolation": "nearest"}
+            shown = axis.imshow(np.asarray(matrix), **look)
+            bare(axis)
+            axis.set_title(title, color=GREY, fontsize=9)
+    bar = made.colorbar(shown, ax=axes.ravel().tolist(), shrink=0.9)
+    bar.set_label("entry", color=GREY)
+    bar.ax.tick_params(colors=GREY)
+    bar.outline.set_edgecolor(GREY)
+    return made
+
+
+def base_by_models(seeds: pd.DataFrame) -> Picture:
+    """How far off the base is over how far off the models are, a point a seed; on the line both are alike.
+
+    Args:
+        seeds: a line for each run: clusters (how many there are), models and base, relative errors > 0.
+    """
+    made, ((axis,),) = figure(1, 1, 5.6, 3.6)
+    for number, (clusters, part) in enumerate(seeds.groupby("clusters")):
+        look = {"linestyle": "none", "color": COLOURS[number], "markersize": 7, "alpha": 0.85}
+        axis.plot(part["models"], part["base"], MARKERS[number], label=f"{clusters} clusters", **look)
+    ends = [seeds["models"].min() / 2, seeds["models"].max() * 2]
+    axis.plot(ends, ends, color=GREY, linestyle="--", linewidth=1, label="equal")
+    axis.set(
+        xlabel="relative error of the clients' models",
+        ylabel="relative error of the base",
+        xscale="log",
+        yscale="log",
+    )
+    made.legend(loc="outside upper center", ncols=4, labelcolor=GREY, frameon=False)
+    return made
