@@ -1,5 +1,7 @@
 """The figures of the laboratory, on made-up runs."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -52,6 +54,19 @@ def test_runs_from_before_are_there_with_their_names() -> None:
     assert np.allclose(before.get_xydata(), [(1, 30), (3, 90)])
     assert [text.get_text() for text in made.axes[0].texts] == ["7"]
     assert [text.get_text() for text in made.legends[0].get_texts()] == ["one"]
+
+
+def test_a_picture_that_is_drawn_anew_is_as_a_new_one() -> None:
+    """Another run before, with other lines, names and limits; a regression has one axis less."""
+    long = history()
+    long.rounds.append(replace(long.rounds[-1], round=50, test_loss=9.0, client_loss=[9.0, 9.0, 9.0]))
+    old = laboratory.progress({"one": long, "two": history()}, {"7": long.frame()}, rounds=200)
+    old._repr_png_()
+    new = laboratory.progress({"one": history()}, rounds=30)
+    again = laboratory.progress({"one": history()}, rounds=30, again=old)
+    assert again is old
+    assert again._repr_png_() == new._repr_png_()
+    assert len(laboratory.progress({"one": history(accuracy=False)}, again=old).axes) == 1
 
 
 def test_a_regression_has_its_loss_alone() -> None:

@@ -61,6 +61,7 @@ class Laboratory:
         self._count = 0
         self._shown = start  # the choices of what is drawn
         self._next = 0.0  # when it is to be drawn again
+        self._picture: Picture | None = None  # of the curves
         self._resetting = False
         self.run_button = ipywidgets.Button(description="Run", button_style="primary", icon="play")
         self.stop_button = ipywidgets.Button(description="Stop", icon="stop", disabled=True)
@@ -150,7 +151,8 @@ class Laboratory:
         """Pictures and table; the first curves do not wait for the routers, which have not moved yet."""
         begin = time.monotonic()
         before = {kept.row[0]: kept.curve for kept in self._kept}
-        _set(self.curves, draw_progress(now.histories, before, now.choices.settings().rounds))
+        self._picture = draw_progress(now.histories, before, now.choices.settings().rounds, self._picture)
+        _set(self.curves, self._picture)
         if with_routers:
             _set(self.routers, draw_routers(now.histories))
         # the colours of the figure, by the order of the methods

@@ -103,11 +103,11 @@ def mixtures(
         chosen = [known[number] for number in rounds]
     made, axes = figure(1, len(chosen), 2.3 * len(chosen) + 1.2, 3.4)
     for axis, entry in zip(axes[0], chosen, strict=True):
-        shown = _draw_mixture(axis, entry, history.clusters)
+        shown = draw_mixture(axis, entry, history.clusters)
         accuracy = float("nan") if entry.test_accuracy is None else 100 * entry.test_accuracy
         axis.set_title(title.format(round=entry.round, accuracy=accuracy), color=GREY, fontsize=10)
     axes[0, 0].set_ylabel("clients, by true cluster")
-    _colour_bar(made, shown, axes[0].tolist())
+    colour_bar(made, shown, axes[0].tolist())
     return made
 
 
@@ -121,9 +121,9 @@ def run_figure(history: History) -> Picture:
     curve.set(xlabel="communication round", ylabel="test accuracy (%)" if accuracy else "test loss")
     if accuracy:
         curve.set_ylim(0, 100)
-    shown = _draw_mixture(matrix, history.evaluated[-1], history.clusters)
+    shown = draw_mixture(matrix, history.evaluated[-1], history.clusters)
     matrix.set_ylabel("clients, by true cluster")
-    _colour_bar(made, shown, [matrix])
+    colour_bar(made, shown, [matrix])
     return made
 
 
@@ -153,7 +153,7 @@ def base_plus_adaptors(base: npt.ArrayLike, adaptors: npt.ArrayLike, mixture: np
     return made
 
 
-def _draw_mixture(axis: Axes, entry: Round, clusters: Sequence[int]) -> AxesImage:
+def draw_mixture(axis: Axes, entry: Round, clusters: Sequence[int]) -> AxesImage:
     """One mixture matrix, rows sorted by cluster, with a line where a cluster ends."""
     mixture = np.asarray(entry.mixture)[np.argsort(clusters, kind="stable")]
     shown = axis.imshow(mixture, aspect="auto", cmap="Blues", vmin=0, vmax=1, interpolation="nearest")
@@ -163,7 +163,7 @@ def _draw_mixture(axis: Axes, entry: Round, clusters: Sequence[int]) -> AxesImag
     return shown
 
 
-def _colour_bar(made: Picture, shown: AxesImage, axes: list[Axes]) -> None:
+def colour_bar(made: Picture, shown: AxesImage, axes: list[Axes]) -> None:
     """What the colours of mixture matrices mean."""
     bar = made.colorbar(shown, ax=axes)
     bar.set_label(r"mixture weight $\pi_c^k$", color=GREY)

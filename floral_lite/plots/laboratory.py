@@ -9,14 +9,17 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from ..federation.history import History
-from .federations import _colour_bar, _draw_mixture
+from .federations import colour_bar, draw_mixture
 from .style import COLOURS, GREY, Picture, figure
 
 QUANTITIES = {"test_accuracy": "test accuracy (%)", "test_loss": "test loss"}
 
 
 def progress(
-    histories: Mapping[str, History], before: Mapping[str, pd.DataFrame] | None = None, rounds: int = 100
+    histories: Mapping[str, History],
+    before: Mapping[str, pd.DataFrame] | None = None,
+    rounds: int = 100,
+    again: Picture | None = None,
 ) -> Picture:
     """Accuracy and loss of runs on their way: thick the mean over clients, thin each cluster's.
 
@@ -27,13 +30,22 @@ def progress(
             loss alone.
         before: `History.frame()` of earlier runs of the same task, by a short name.
         rounds: how many there will be.
+        again: a picture from here, which is drawn anew: new axes and their ticks take most of the time.
     """
     measured = [entry.test_accuracy for history in histories.values() for entry in history.evaluated[:1]]
     regression = bool(measured) and None in measured
     shown = [quantity for quantity in QUANTITIES if not regression or quantity == "test_loss"]
     width = 4.2 * len(shown)
-    made, axes = figure(1, len(shown), width, 3.3)
-    _fix(made, width, 3.3, right=0.15)
+    if again is not None and len(again.axes) == len(shown):
+        made, axes = again, np.array([again.axes])
+        for artist in [*made.legends, *(one for axis in made.axes for one in [*axis.lines, *axis.texts])]:
+            artist.remove()
+        for axis in made.axes:  # forget the limits that the old lines had
+            axis.relim()
+            axis.autoscale()
+    else:
+        made, axes = figure(1, len(shown), width, 3.3)
+        _fix(made, width, 3.3, right=0.15)
     room = 20  # of the axis of rounds; it doubles when it is full
     while room < max((len(history.rounds) for history in histories.values()), default=0):
         room *= 2
@@ -71,11 +83,11 @@ def routers(histories: Mapping[str, History]) -> Picture | None:
     made, axes = figure(1, len(mixing), width, 2.9)
     _fix(made, width, 2.9, right=0.35)
     for (name, entry), axis in zip(mixing.items(), axes[0], strict=True):
-        drawn = _draw_mixture(axis, entry, histories[name].clusters)
+        drawn = draw_mixture(axis, entry, histories[name].clusters)
         axis.set_title(f"{name}, round {entry.round}", color=GREY, fontsize=10)
         axis.set_ylabel("clients")
     axes[0, 0].set_ylabel("clients, by true cluster")
-    _colour_bar(made, drawn, axes[0].tolist())
+    colour_bar(made, drawn, axes[0].tolist())
     return made
 
 
