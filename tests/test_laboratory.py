@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 import pytest
@@ -163,6 +164,16 @@ def test_run_draws_and_stop_ends_it_and_leaves_a_thin_line(laboratory: Laborator
         ("1", "fedavg"),
         ("2", "floral, C = 4, rho = 10%"),
     ]
+
+
+def test_the_first_drawing_has_every_method() -> None:
+    """Else the method that comes second would wait for the next drawing."""
+    laboratory = Laboratory()
+    for now in islice(in_turns(USUAL), 2):
+        assert not laboratory.table.value
+        laboratory._show(now)
+    assert laboratory.curves.value
+    assert all(f">{name}<" in laboratory.table.value for name in USUAL.methods)
 
 
 def test_a_control_that_moves_begins_anew_only_while_it_runs(laboratory: Laboratory) -> None:

@@ -130,8 +130,12 @@ class Laboratory:
         if begins and now.choices.task != self._shown.task:
             self._kept.clear()
         self._shown = now.choices
-        if now.histories and (begins or ended or time.monotonic() > self._next):
-            self._draw(now, with_routers=not begins)
+        if begins:
+            self._next = 0.0
+        # the first point waits for the first round of every method
+        complete = len(now.histories) == len(now.choices.methods)
+        if (ended and now.histories) or (complete and time.monotonic() > self._next):
+            self._draw(now, with_routers=self._next > 0)
         if begins or ended:
             rounds = now.choices.settings().rounds if now.state != "failed" else 0
             last = min((len(history.rounds) for history in now.histories.values()), default=0)
@@ -148,7 +152,7 @@ class Laboratory:
             self._keep(now)
 
     def _draw(self, now: Progress, with_routers: bool) -> None:
-        """Pictures and table; the first curves do not wait for the routers, which have not moved yet."""
+        """Pictures and table; the first curves do without the routers, which have not moved yet."""
         begin = time.monotonic()
         before = {kept.row[0]: kept.curve for kept in self._kept}
         self._picture = draw_progress(now.histories, before, now.choices.settings().rounds, self._picture)

@@ -154,7 +154,13 @@ def base_plus_adaptors(base: npt.ArrayLike, adaptors: npt.ArrayLike, mixture: np
 
 
 def draw_mixture(axis: Axes, entry: Round, clusters: Sequence[int]) -> AxesImage:
-    """One mixture matrix, rows sorted by cluster, with a line where a cluster ends."""
+    """One mixture matrix, rows sorted by cluster, with a line where a cluster ends.
+
+    Args:
+        axis: to draw on.
+        entry: a round that was evaluated.
+        clusters: of each client.
+    """
     mixture = np.asarray(entry.mixture)[np.argsort(clusters, kind="stable")]
     shown = axis.imshow(mixture, aspect="auto", cmap="Blues", vmin=0, vmax=1, interpolation="nearest")
     for border in np.flatnonzero(np.diff(np.sort(clusters))) + 0.5:
@@ -164,7 +170,13 @@ def draw_mixture(axis: Axes, entry: Round, clusters: Sequence[int]) -> AxesImage
 
 
 def colour_bar(made: Picture, shown: AxesImage, axes: list[Axes]) -> None:
-    """What the colours of mixture matrices mean."""
+    """What the colours of mixture matrices mean.
+
+    Args:
+        made: the picture.
+        shown: what `draw_mixture` returned.
+        axes: those that the bar stands beside.
+    """
     bar = made.colorbar(shown, ax=axes)
     bar.set_label(r"mixture weight $\pi_c^k$", color=GREY)
     bar.ax.tick_params(colors=GREY)
