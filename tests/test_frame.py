@@ -98,9 +98,18 @@ def test_every_page_is_in_the_table_of_contents() -> None:
     found = {file.relative_to(ROOT / "book").with_suffix("").as_posix() for file in files}
     assert found == set(chapters.pages())
     numbered = {page for page in chapters.pages() if page[0].isdigit()}
-    appendices = {"reading-notes", "routing-rules"}
+    appendices = {"reading-notes", "routing-rules", "numbers"}
     notebooks = {path.stem for path in chapters.notebooks()} - appendices
     assert numbered == notebooks, "a chapter is a numbered notebook"
+
+
+def test_every_exercise_is_on_the_page_of_exercises_once() -> None:
+    wanted = []
+    for path in chapters.notebooks():
+        for cell in nbformat.read(path, as_version=4).cells:
+            wanted += re.findall(r"\{exercise\} .*\n:label: (\S+)", cell.source)
+    page = (ROOT / "book" / "exercises.md").read_text(encoding="utf-8")
+    assert sorted(re.findall(r"\{ref\}`[^`]* <([\w-]+)>`", page)) == sorted(wanted)
 
 
 @pytest.mark.parametrize("page", ["README.md", "book/index.md"])
