@@ -24,7 +24,9 @@ from .federation import (
 )
 
 # A full disk or quota, a file larger than allowed, a folder that may only be read.
-NOT_WRITTEN = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES)
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES)
+# A file where a folder is wanted or the other way round, a name that is too long.
+MISNAMED = (errno.ENOTDIR, errno.EEXIST, errno.EISDIR, errno.ENAMETOOLONG)
 
 app = typer.Typer(
     help="Federated learning with mixtures of adaptors.",
@@ -184,7 +186,7 @@ def main() -> None:
         typer.echo(f"error: {error}", err=True)
         raise SystemExit(2) from None
     except OSError as error:
-        if error.errno not in NOT_WRITTEN:
+        if error.errno not in FULL + MISNAMED:
             raise
         told = f"{error.strerror}{f': {error.filename}' if error.filename else ''}"
         typer.echo(

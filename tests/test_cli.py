@@ -296,6 +296,8 @@ WRONG_TABLES = {
     "table method": "no table is called 'method'; did you mean 'methods'? There are: adaptors, batch-nora",
     "table methods --columns mnist-rotated": "did you mean 'mnist-rotate'",
     "table methods --rows fedavgg": "did you mean 'fedavg'? There are: ensemble-learned",
+    "table methods --rows ,": "rows is empty; name at least one",
+    "table methods --columns=": "columns is empty; name a task",
     "table methods --seeds 0": "seeds is 0; it must be at least 1",
     "table methods --columns digits-rotate --rounds 0": "rounds is 0",
     "table methods --device cuda:99": "device is 'cuda:99'",
@@ -335,6 +337,40 @@ def test_ctrl_c_prints_what_there_is_of_a_table(tmp_path: Path) -> None:
     assert "the same command goes on from here" in out.decode()
     assert "| FedAvg | -" in out.decode()
     assert load_checkpoint(tmp_path / "results/unfinished/synthetic-linear/fedavg/seed-1") is not None
+
+
+@pytest.mark.parametrize(
+    "arguments", [TABLE, ["figure", *TABLE[1:], "--save", "a.svg"], ["run", "synthetic-linear"]]
+)
+@pytest.mark.parametrize("out", ["file", "file/below", "x" * 300])
+def test_a_folder_that_cannot_be_is_told_in_a_line(
+    out: str,
+    arguments: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("file").write_text("precious")
+    rounds = [] if arguments[0] == "figure" else ["--rounds", "1"]
+    assert call(monkeypatch, *arguments, *rounds, "--out", out) in (1, 2)
+    assert capsys.readouterr().err.splitlines()[-1].startswith("error: ")
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("file", "precious")]
+
+
+def test_a_figure_that_cannot_be_written_is_told_in_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert call(monkeypatch, *TABLE, "--seeds", "1", "--rounds", "1", "--device", "cpu") == 0
+    Path("file").write_text("precious")
+    Path("folder.svg").mkdir()
+    for name in ("file/a.svg", "folder.svg", f"{'x' * 300}.svg"):
+        capsys.readouterr()
+        assert call(monkeypatch, "figure", *TABLE[1:], "--save", name) == 1
+        (said,) = capsys.readouterr().err.splitlines()
+        assert said.startswith("error: ")
+        assert name in said
 
 
 def test_a_full_disk_is_told_in_a_line(
