@@ -24,7 +24,7 @@ from .clients import size
 from .forward import run
 from .layers import Layers, chain, stacked_forward
 from .local import Score, candidate_losses
-from .memory import Memory
+from .memory import Memory, in_halves
 from .plan import STEPS_FETCHED, Job, Member, Plan, fetch, narrow, stack
 from .precision import arithmetic
 from .recording import Step, Steps
@@ -36,6 +36,7 @@ from .vmapped import vmapped_step
 TEST_ROWS = 256
 
 
+@in_halves
 def federated_round(
     members: Sequence[Member], settings: Settings, number: int, memory: Memory, steps: Steps
 ) -> list[tuple[Roles, dict[int, float]]]:
@@ -96,7 +97,7 @@ def chunks(member: Member, jobs: list[Job], settings: Settings, memory: Memory) 
     fillable = memory.fillable(member.task, member.method, member.state)
     limit = memory.clients_at_once(member.task, member.method, member.state, settings)
     # stacks of about the same length
-    limit = math.ceil(len(jobs) / math.ceil(len(jobs) / limit))
+    limit = math.ceil(len(jobs) / math.ceil(len(jobs) / limit) / memory.parts)
     chunk: list[Job] = []
     for job in sorted(jobs, key=lambda job: (-job.num_samples, job.member, job.client)):
         if chunk and (len(chunk) == limit or not (fillable or chunk[0].num_samples == job.num_samples)):
@@ -188,6 +189,7 @@ def side_by_side(tensor: Tensor) -> Tensor:
     return tensor.movedim(1, -2).contiguous().movedim(-2, 1)
 
 
+@in_halves
 @torch.no_grad()
 def evaluate_clients(
     members: Sequence[Member], settings: Settings, number: int, memory: Memory, steps: Steps
@@ -212,7 +214,8 @@ def evaluate_clients(
         for index, member in enumerate(members)
         for client in range(member.task.num_clients)
     ]
-    limit = memory.clients_tested(first.task, first.method, first.state, TEST_ROWS)
+    limit = min(len(jobs), memory.clients_tested(first.task, first.method, first.state, TEST_ROWS))
+    limit = math.ceil(limit / memory.parts)
     ordered = sorted(jobs, key=lambda job: -job.num_samples)
     scores: dict[Job, Score] = {}
     for start in range(0, len(ordered), limit):
