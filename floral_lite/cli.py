@@ -1,6 +1,7 @@
 """The command line: run a task with a method, list what there is."""
 
 import errno
+import signal
 from datetime import datetime
 from pathlib import Path
 from statistics import fmean, stdev
@@ -180,6 +181,8 @@ def save(history: History, out: Path) -> None:
 
 def main() -> None:
     """Run the command line; what the user got wrong is told in a line, with exit code 2."""
+    # what a batch system sends when the time is up: it stops a run as Ctrl-C does
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         app()
     except (InputError, DivergenceError) as error:
