@@ -177,8 +177,8 @@ def test_processes_wait_for_the_one_that_fetches_and_one_takes_over_if_it_is_kil
     others = [begin(tmp_path, 0.5) for _ in range(2)]
     assert not (tmp_path / "data/whole").exists()
     killed.kill()
-    killed.communicate(timeout=60)
-    assert [process.communicate(timeout=60)[0] for process in others] == ["2\n", "2\n"]
+    killed.communicate(timeout=300)
+    assert [process.communicate(timeout=300)[0] for process in others] == ["2\n", "2\n"]
     assert (tmp_path / "log").read_text() == "fetched\nfetched\nprepared\n"
 
 

@@ -146,7 +146,7 @@ def _prepare(archive: Path, name: str, subfolder: str, download: bool) -> Images
     lacks = f"{archive.parent} has neither {archive.name} nor a whole {subfolder}"
     sets = _torchvision_sets(name, archive.parent, download, lacks, subfolder)
     # torchvision's (N, H, W, channels) with a list of labels, for train and test
-    arrays = [
+    arrays: list[Any] = [
         array
         for part in sets
         for array in (np.ascontiguousarray(part.data.transpose(0, 3, 1, 2)), np.array(part.targets))
