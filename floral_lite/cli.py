@@ -1,6 +1,7 @@
 """The command line: run a task with a method, list what there is."""
 
 import errno
+import signal
 from datetime import datetime
 from pathlib import Path
 from statistics import fmean, stdev
@@ -24,7 +25,9 @@ from .federation import (
 )
 
 # A full disk or quota, a file larger than allowed, a folder that may only be read.
-NOT_WRITTEN = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES)
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES)
+# A file where a folder is wanted or the other way round, a name that is too long.
+MISNAMED = (errno.ENOTDIR, errno.EEXIST, errno.EISDIR, errno.ENAMETOOLONG)
 
 app = typer.Typer(
     help="Federated learning with mixtures of adaptors.",
@@ -178,13 +181,15 @@ def save(history: History, out: Path) -> None:
 
 def main() -> None:
     """Run the command line; what the user got wrong is told in a line, with exit code 2."""
+    # what a batch system sends when the time is up: it stops a run as Ctrl-C does
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         app()
     except (InputError, DivergenceError) as error:
         typer.echo(f"error: {error}", err=True)
         raise SystemExit(2) from None
     except OSError as error:
-        if error.errno not in NOT_WRITTEN:
+        if error.errno not in FULL + MISNAMED:
             raise
         told = f"{error.strerror}{f': {error.filename}' if error.filename else ''}"
         typer.echo(

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from .seeds import stream
+from .seeds import check_seed, stream
 
 # mean and standard deviation of CIFAR's red, green and blue
 CIFAR_STATISTICS = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)
@@ -117,6 +117,7 @@ def seeded(build: Callable[[], nn.Module], seed: int) -> nn.Module:
         >>> bool(torch.equal(first.weight, second.weight))
         True
     """
+    check_seed(seed)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return build()

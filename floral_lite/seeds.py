@@ -22,7 +22,12 @@ def stream(seed: int, *key: str | int) -> torch.Generator:
         >>> int(torch.randint(100, (), generator=stream(0, "clients", 5)))
         85
     """
-    require(seed >= 0, f"seed is {seed}; it must be 0 or more")
+    check_seed(seed)
     words = [int.from_bytes(k.encode(), "big") if isinstance(k, str) else k for k in key]
     state = np.random.SeedSequence([seed, len(key), *words]).generate_state(1, np.uint64)[0]
     return torch.Generator().manual_seed(int(state >> np.uint64(1)))
+
+
+def check_seed(seed: int) -> None:
+    """Raise InputError unless both NumPy and torch take the seed."""
+    require(0 <= seed < 2**63, f"seed is {seed}; it must be 0 or more, and smaller than 2**63")

@@ -10,9 +10,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import torch
+from torch import Tensor
 
 from floral_lite import History, InputError, cli, methods
-from floral_lite.federation import load_checkpoint
+from floral_lite.federation import checkpoint, load_checkpoint
 
 COMMAND = [sys.executable, "-c", "from floral_lite.cli import main; main()"]
 
@@ -134,6 +136,9 @@ WRONG = {
     "run digits-rotate --data-fraction 0": "data_fraction is 0.0",
     "run digits-rotate --rounds 0": "rounds is 0",
     "run digits-rotate --seed -1": "seed is -1",
+    f"run digits-rotate --seed {2**63}": f"seed is {2**63}; it must be 0 or more, and smaller than 2**63",
+    f"run synthetic-linear --seed {10**20}": f"seed is {10**20}",
+    f"run digits-rotate --rounds 1 --seed {2**63 - 1} --seeds 2": f"seed is {2**63}",
     "run digits-rotate --seeds 0": "seeds is 0; it must be at least 1",
     "run digits-rotate --engine quick": "engine is 'quick'; it is 'fast' or 'loop'",
     "run digits-rotate --max-memory -1": "max_memory is -1.0 GB; it must be positive",
@@ -204,9 +209,19 @@ def test_divergence_is_told_and_the_rounds_before_it_are_kept(
     assert History.load(tmp_path / "run/history.json").rounds
 
 
-def test_ctrl_c_keeps_what_was_done_and_says_where(tmp_path: Path) -> None:
+# Ctrl-C, and what a batch system sends when the time is up
+@pytest.fixture(params=[signal.SIGINT, signal.SIGTERM])
+def stop(request: pytest.FixtureRequest) -> signal.Signals:
+    chosen: signal.Signals = request.param
+    return chosen
+
+
+def test_a_stopped_run_keeps_what_was_done_and_says_how_to_go_on(
+    stop: signal.Signals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = ["run", "digits-rotate", "--out", "kept", "--device", "cpu", "--data-fraction", "0.2"]
     process = subprocess.Popen(
-        [*COMMAND, *["run", "digits-rotate", "--rounds", "100000", "--out", "kept"]],
+        [*COMMAND, *command, "--rounds", "100000"],
         cwd=tmp_path,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -217,17 +232,43 @@ def test_ctrl_c_keeps_what_was_done_and_says_where(tmp_path: Path) -> None:
         part = process.stderr.read(64)
         assert part, f"the run ended before its first round: {seen.decode()}"
         seen += part
-    process.send_signal(signal.SIGINT)
+    process.send_signal(stop)
     out, _ = process.communicate(timeout=60)
     assert process.returncode == 0
     path = Path("kept/history.json")
     assert str(path) in out.decode()
+    assert "the same command with --out kept --resume goes on from here" in out.decode()
     rounds = History.load(tmp_path / path).rounds
     assert rounds
     # the last round is where --resume goes on
-    checkpoint = load_checkpoint(tmp_path / "kept/checkpoints")
-    assert checkpoint is not None
-    assert [len(federation.history.rounds) for federation in checkpoint] == [len(rounds)]
+    (federation,) = load_checkpoint(tmp_path / "kept/checkpoints") or []
+    assert len(federation.history.rounds) == len(rounds)
+    monkeypatch.chdir(tmp_path)
+    assert call(monkeypatch, *command, "--resume", "--rounds", str(len(rounds) + 1)) == 0
+    assert History.load(path).rounds[:-1] == rounds
+
+
+def test_a_run_that_is_stopped_while_it_writes_a_checkpoint_goes_on_as_if_it_had_not_been(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    command = ["run", "synthetic-linear", "--rounds", "3", "--checkpoint-every", "2", "--device", "cpu"]
+    assert call(monkeypatch, *command, "--out", "whole") == 0
+    write = checkpoint.save
+
+    def stop(tensors: dict[str, Tensor]) -> bytes:
+        monkeypatch.setattr(checkpoint, "save", write)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(checkpoint, "save", stop)
+    assert call(monkeypatch, *command, "--out", "stopped") == 0
+    (stopped,) = load_checkpoint("stopped/checkpoints") or []
+    assert len(stopped.history.rounds) == 1
+    assert call(monkeypatch, *command, "--out", "stopped", "--resume") == 0
+    (whole,), (resumed,) = (load_checkpoint(f"{name}/checkpoints") or [] for name in ("whole", "stopped"))
+    assert len(resumed.history.rounds) == 3
+    pairs = zip(whole.state.tensors(), resumed.state.tensors(), strict=True)
+    assert all(torch.equal(*pair) for pair in pairs)
 
 
 def test_resume_needs_the_folder_of_the_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -296,6 +337,8 @@ WRONG_TABLES = {
     "table method": "no table is called 'method'; did you mean 'methods'? There are: adaptors, batch-nora",
     "table methods --columns mnist-rotated": "did you mean 'mnist-rotate'",
     "table methods --rows fedavgg": "did you mean 'fedavg'? There are: ensemble-learned",
+    "table methods --rows ,": "rows is empty; name at least one",
+    "table methods --columns=": "columns is empty; name a task",
     "table methods --seeds 0": "seeds is 0; it must be at least 1",
     "table methods --columns digits-rotate --rounds 0": "rounds is 0",
     "table methods --device cuda:99": "device is 'cuda:99'",
@@ -318,7 +361,9 @@ def test_a_wrong_table_or_figure_is_told_in_a_line(
     assert not list(tmp_path.iterdir())
 
 
-def test_ctrl_c_prints_what_there_is_of_a_table(tmp_path: Path) -> None:
+def test_a_stopped_table_prints_what_there_is_and_goes_on(
+    stop: signal.Signals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     command = [*TABLE[:-1], "fedavg", "--seeds", "2", "--rounds", "100000", "--device", "cpu"]
     process = subprocess.Popen(
         [*COMMAND, *command], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE
@@ -329,12 +374,51 @@ def test_ctrl_c_prints_what_there_is_of_a_table(tmp_path: Path) -> None:
         part = os.read(process.stderr.fileno(), 64)
         assert part, f"the run ended before its first round: {seen.decode()}"
         seen += part
-    process.send_signal(signal.SIGINT)
+    process.send_signal(stop)
     out, _ = process.communicate(timeout=60)
     assert process.returncode == 0
     assert "the same command goes on from here" in out.decode()
     assert "| FedAvg | -" in out.decode()
-    assert load_checkpoint(tmp_path / "results/unfinished/synthetic-linear/fedavg/seed-1") is not None
+    kept = tmp_path / "results/unfinished/synthetic-linear/fedavg/seed-1"
+    (federation,) = load_checkpoint(kept) or []
+    monkeypatch.chdir(tmp_path)
+    done = len(federation.history.rounds)
+    assert call(monkeypatch, *command, "--seeds", "1", "--rounds", str(done + 1)) == 0
+    assert f"{done + 1} of the task's 2000 rounds" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "arguments", [TABLE, ["figure", *TABLE[1:], "--save", "a.svg"], ["run", "synthetic-linear"]]
+)
+@pytest.mark.parametrize("out", ["file", "file/below", "x" * 300])
+def test_a_folder_that_cannot_be_is_told_in_a_line(
+    out: str,
+    arguments: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("file").write_text("precious")
+    rounds = [] if arguments[0] == "figure" else ["--rounds", "1"]
+    assert call(monkeypatch, *arguments, *rounds, "--out", out) in (1, 2)
+    assert capsys.readouterr().err.splitlines()[-1].startswith("error: ")
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("file", "precious")]
+
+
+def test_a_figure_that_cannot_be_written_is_told_in_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert call(monkeypatch, *TABLE, "--seeds", "1", "--rounds", "1", "--device", "cpu") == 0
+    Path("file").write_text("precious")
+    Path("folder.svg").mkdir()
+    for name in ("file/a.svg", "folder.svg", f"{'x' * 300}.svg"):
+        capsys.readouterr()
+        assert call(monkeypatch, "figure", *TABLE[1:], "--save", name) == 1
+        (said,) = capsys.readouterr().err.splitlines()
+        assert said.startswith("error: ")
+        assert name[:4] in said
 
 
 def test_a_full_disk_is_told_in_a_line(

@@ -19,7 +19,8 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRec
 from floral_lite import InputError, Run
 from floral_lite.flower import RolesStrategy, client_app
 from floral_lite.flower.averages import MEDIAN, clip_update, trimmed_mean
-from floral_lite.flower.messages import ARRAYS, METRICS
+from floral_lite.flower.client import Client
+from floral_lite.flower.messages import ARRAYS, METRICS, BadMessage
 from floral_lite.roles import Roles
 
 from .flower_grid import LocalGrid
@@ -325,6 +326,19 @@ def test_a_round_goes_on_without_clients_that_are_not_there(tmp_path: Path) -> N
 def huge(arrays: dict[str, Array], _: dict[str, Any]) -> None:
     for name, array in arrays.items():
         arrays[name] = Array(array.numpy() + 1e6)
+
+
+@pytest.mark.parametrize("number", [-1, 0])
+def test_a_client_refuses_a_round_that_cannot_be(number: int, replies: Replies, tmp_path: Path) -> None:
+    asked = replies.asked[0].content
+    config = ConfigRecord({**asked.config_records["config"], "round": number})
+    message = Message(
+        RecordDict({ARRAYS: asked.array_records[ARRAYS], "config": config}),
+        dst_node_id=1,
+        message_type="train",
+    )
+    with pytest.raises(BadMessage, match=f"asks for round {number}; rounds begin with 1"):
+        Client(replies.run, 0, tmp_path, message)
 
 
 @pytest.mark.parametrize("choice", [{"clip_norm": 1.0}, {"trim": 0.2}, {"trim": 0.5}], ids=str)

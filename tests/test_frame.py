@@ -82,6 +82,18 @@ def test_conda_environment_is_the_lock() -> None:
     assert {"--requirement requirements.lock", "--editable ."} <= set(pip)
 
 
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / ".github/workflows").glob("*.yml")), ids=lambda path: path.stem
+)
+def test_workflows_run_actions_of_one_commit_and_may_do_little(path: Path) -> None:
+    """A tag of an action may be moved to other code; a commit may not."""
+    workflow = yaml.safe_load(path.read_text(encoding="utf-8"))
+    used = [step["uses"] for job in workflow["jobs"].values() for step in job["steps"] if "uses" in step]
+    assert used
+    assert all(re.fullmatch(r"[\w-]+/[\w-]+@[0-9a-f]{40}", action) for action in used), used
+    assert workflow["permissions"]["contents"] == "read"
+
+
 def test_mathjax_is_the_file_that_its_hash_names() -> None:
     wanted = json.loads((ROOT / "book/package.json").read_text(encoding="utf-8"))["dependencies"]["mathjax"]
     packages = json.loads((ROOT / "book/package-lock.json").read_text(encoding="utf-8"))["packages"]

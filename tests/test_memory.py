@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +17,8 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from floral_lite import InputError, Task, methods
+from floral_lite import InputError, Task, methods, train
+from floral_lite.federation import engine, evaluation, load_checkpoint
 from floral_lite.federation.engine import train_together
 from floral_lite.federation.evaluation import evaluate_clients
 from floral_lite.federation.memory import CPU_BYTES, Memory, activation_bytes, client_bytes, samples_meet
@@ -290,3 +292,86 @@ def test_a_million_clients_take_little_more_than_their_routers() -> None:
         assert 18 <= moved <= 20
     routers = 4 * 4 * 1_000_000
     assert peaks[1_000_000] - peaks[1_000] <= 6 * routers
+
+
+def short_of_memory(monkeypatch: pytest.MonkeyPatch, fails: Callable[[int, int], bool]) -> list[int]:
+    """A device that is at times too small for a step; how many clients took each step that it was asked for.
+
+    Args:
+        monkeypatch: makes it so.
+        fails: whether it does, by the step's number, 0, 1, ..., and how many clients it has.
+    """
+    sizes: list[int] = []
+    original = engine.stacked_step
+
+    def step(*arguments: Any) -> Any:
+        # task, method, layers, settings, client
+        sizes.append(len(arguments[4].tensors()[0]))
+        if fails(len(sizes) - 1, sizes[-1]):
+            raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB.\nMore lines.")
+        return original(*arguments)
+
+    monkeypatch.setattr(engine, "stacked_step", step)
+    return sizes
+
+
+@pytest.mark.parametrize("failing", range(0, 12, 3))
+def test_where_memory_is_not_enough_a_round_begins_anew_in_smaller_stacks(
+    failing: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = mlp_task(rounds=2, participation=1.0)
+    method = methods.FLoRAL(task.model, 2, rank=1)
+    monkeypatch.setattr(Memory, "clients_at_once", lambda *_: 2)
+    quiet = train(task, method)
+    sizes = short_of_memory(monkeypatch, lambda number, _: number == failing)
+    tried = train(task, method)
+    assert sizes[failing] == 2
+    assert set(sizes[failing + 1 :]) == {1}
+    for one, other in zip(tried.state.tensors(), quiet.state.tensors(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
+    losses = [[entry.train_loss for entry in run.history.rounds] for run in (tried, quiet)]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-12)
+    assert len(losses[0]) == 2
+
+
+def test_memory_that_is_never_enough_is_told_in_a_sentence_and_what_was_done_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = mlp_task(rounds=3)
+    method = methods.FLoRAL(task.model, 2, rank=1)
+    with monkeypatch.context() as patched:
+        sizes = short_of_memory(patched, lambda *_: False)
+        first = train(task, method, rounds=1)
+        in_a_round = len(sizes)
+    short_of_memory(monkeypatch, lambda number, _: number >= in_a_round)
+    with pytest.raises(
+        InputError, match=r"round 2 does not fit into the memory of cpu.*2 GiB\.\)$"
+    ) as caught:
+        train(task, method, checkpoints=tmp_path, checkpoint_every=1)
+    assert "\n" not in str(caught.value)
+    (kept,) = load_checkpoint(tmp_path) or []
+    assert len(kept.history.rounds) == 1
+    for role, whole in zip(kept.state, first.state, strict=True):
+        assert role.keys() == whole.keys()
+        assert all(torch.equal(tensor, whole[name]) for name, tensor in role.items())
+
+
+def test_where_memory_is_not_enough_for_a_test_it_is_made_in_smaller_stacks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    task = mlp_task(rounds=1)
+    method = methods.FedAvg(task.model)
+    quiet = train(task, method).history.rounds[0]
+    sizes: list[int] = []
+    original = evaluation.score_together
+
+    def score(members: Any, jobs: Any, *others: Any) -> Any:
+        sizes.append(len(jobs))
+        if len(jobs) > 3:
+            raise torch.cuda.OutOfMemoryError("CUDA out of memory.")
+        return original(members, jobs, *others)
+
+    monkeypatch.setattr(evaluation, "score_together", score)
+    tried = train(task, method).history.rounds[0]
+    assert sizes == [5, 3, 2]
+    assert tried.client_loss == pytest.approx(quiet.client_loss, rel=1e-12)

@@ -1,17 +1,22 @@
 """Real images: scikit-learn's bundled digits; MNIST, CIFAR-10 and CIFAR-100 through torchvision."""
 
 import importlib
+import io
 import os
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
+from textwrap import shorten
 from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from filelock import FileLock
 from torch import Tensor
 
 from ..errors import InputError, require
+from ..files import write_whole
 
 DATA_VARIABLE = "FLORAL_LITE_DATA"
 
@@ -67,7 +72,7 @@ def mnist(folder: Path | str | None = None, download: bool = True) -> Images:
         "MNIST",
         folder,
         download,
-        f"{folder / 'MNIST' / 'raw'} lacks train-images-idx3-ubyte, train-labels-idx1-ubyte, "
+        f"{folder / 'MNIST' / 'raw'} has no whole train-images-idx3-ubyte, train-labels-idx1-ubyte, "
         "t10k-images-idx3-ubyte or t10k-labels-idx1-ubyte",
         "MNIST/raw",
     )
@@ -112,17 +117,9 @@ def _cifar(name: str, subfolder: str, folder: Path | str | None, download: bool)
     folder = data_folder(folder)
     archive = folder / f"{name.lower()}.npz"
     if not archive.exists():
-        sets = _torchvision_sets(
-            name, folder, download, f"{folder} has neither {archive.name} nor a whole {subfolder}", subfolder
-        )
-        # torchvision's (N, H, W, channels) with a list of labels, for train and test
-        arrays = [
-            array
-            for part in sets
-            for array in (np.ascontiguousarray(part.data.transpose(0, 3, 1, 2)), np.array(part.targets))
-        ]
-        _write_whole(archive, dict(zip(Images._fields, arrays, strict=True)))
-        return Images(*map(torch.from_numpy, arrays))
+        with _alone(archive) if download or folder.is_dir() else nullcontext():
+            if not archive.exists():  # nor has another process made it meanwhile
+                return _prepare(archive, name, subfolder, download)
     try:
         with archive.open("rb") as stream, np.load(stream) as file:
             train_images, train_labels, test_images, test_labels = (
@@ -144,16 +141,33 @@ def _cifar(name: str, subfolder: str, folder: Path | str | None, download: bool)
     return Images(train_images, train_labels.long(), test_images, test_labels.long())
 
 
-def _write_whole(path: Path, arrays: dict[str, Any]) -> None:
-    """Write an image set whole or not at all: it only saves time, so a read-only folder may refuse it."""
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
+def _prepare(archive: Path, name: str, subfolder: str, download: bool) -> Images:
+    """A CIFAR set out of torchvision's files; and the .npz file, which only saves time: it may fail."""
+    lacks = f"{archive.parent} has neither {archive.name} nor a whole {subfolder}"
+    sets = _torchvision_sets(name, archive.parent, download, lacks, subfolder)
+    # torchvision's (N, H, W, channels) with a list of labels, for train and test
+    arrays: list[Any] = [
+        array
+        for part in sets
+        for array in (np.ascontiguousarray(part.data.transpose(0, 3, 1, 2)), np.array(part.targets))
+    ]
     with suppress(OSError):
-        try:
-            with part.open("wb") as file:
-                np.savez(file, **arrays)
-            os.replace(part, path)
-        finally:
-            part.unlink(missing_ok=True)
+        file = io.BytesIO()
+        np.savez(file, **dict(zip(Images._fields, arrays, strict=True)))
+        write_whole(archive, file.getbuffer())
+    return Images(*map(torch.from_numpy, arrays))
+
+
+@contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """While it is entered no other process makes this file; of one that was killed the lock is free."""
+    lock = FileLock(path.with_name(f"{path.name}.lock"))
+    with suppress(OSError):  # in a folder that may only be read nobody makes anything
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def _torchvision_sets(name: str, folder: Path, download: bool, lacks: str, what: str) -> tuple[Any, Any]:
@@ -163,18 +177,29 @@ def _torchvision_sets(name: str, folder: Path, download: bool, lacks: str, what:
         InputError: the files are not there and cannot be fetched; the message begins with what the
             folder lacks, and ends with what it should hold.
     """
-    datasets = import_torchvision("torchvision.datasets")
+    kind = getattr(import_torchvision("torchvision.datasets"), name)
+
+    def read() -> tuple[Any, Any]:
+        return kind(folder, train=True, download=False), kind(folder, train=False, download=False)
+
     try:
-        train, test = (
-            getattr(datasets, name)(folder, train=part, download=download) for part in (True, False)
-        )
-    except (RuntimeError, OSError) as error:
+        with suppress(Exception):  # of a missing file as of a damaged one
+            return read()
+        with _alone(folder / name) if download else nullcontext():
+            if download:
+                with suppress(Exception):  # another process may have fetched them meanwhile
+                    return read()
+                # torchvision checks the sums of archives; of what it unpacks it asks only whether it is there
+                for archive in (folder / name / "raw").glob("*.gz"):
+                    archive.with_suffix("").unlink(missing_ok=True)
+                kind(folder, train=True, download=True)
+            return read()
+    except Exception as error:  # of torchvision, the network, or parsers of damaged files
         raise InputError(
-            f"{lacks}, and they could not be downloaded ({str(error).strip().splitlines()[0]}); "
+            f"{lacks}, and they could not be downloaded ({shorten(str(error) or repr(error), 300)}); "
             "run it once with a network, put them there yourself, or name the folder that holds "
             f"{what} with --data or {DATA_VARIABLE}"
         ) from error
-    return train, test
 
 
 def import_torchvision(name: str) -> ModuleType:

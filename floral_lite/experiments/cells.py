@@ -83,12 +83,14 @@ def cells(
 
 def chosen_rows(table: Table, names: Sequence[str] | None) -> list[Row]:
     """The rows of those names, in the table's order; all if None."""
+    require(names is None or len(names) > 0, "rows is empty; name at least one, or leave it out for all")
     wanted = [row.name for row in table.rows] if names is None else [table.row(name).name for name in names]
     return [row for row in table.rows if row.name in wanted]
 
 
 def chosen_columns(table: Table, names: Sequence[str] | None) -> list[Column]:
     """The columns of those names: the table's own, or any other task, for which the paper has no numbers."""
+    require(names is None or len(names) > 0, "columns is empty; name a task, or leave it out for the table's")
     columns = {column.name: column for column in table.columns}
     wanted = list(columns if names is None else dict.fromkeys(names))
     for name in wanted:

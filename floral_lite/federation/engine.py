@@ -23,7 +23,7 @@ from .batch import client_losses
 from .clients import size
 from .layers import Layers, chain
 from .local import candidate_losses
-from .memory import Memory
+from .memory import Memory, in_halves
 from .outputs import outputs_together
 from .plan import STEPS_FETCHED, Job, Member, Plan, narrow, stack
 from .recording import Step, Steps
@@ -32,6 +32,7 @@ from .stacked import stacked_step
 from .vmapped import vmapped_step
 
 
+@in_halves
 def federated_round(
     members: Sequence[Member], settings: Settings, number: int, memory: Memory, steps: Steps
 ) -> list[tuple[Roles, dict[int, float]]]:
@@ -92,7 +93,7 @@ def chunks(member: Member, jobs: list[Job], settings: Settings, memory: Memory) 
     fillable = memory.fillable(member.task, member.method, member.state)
     limit = memory.clients_at_once(member.task, member.method, member.state, settings)
     # stacks of about the same length
-    limit = math.ceil(len(jobs) / math.ceil(len(jobs) / limit))
+    limit = math.ceil(len(jobs) / math.ceil(len(jobs) / limit) / memory.parts)
     chunk: list[Job] = []
     for job in sorted(jobs, key=lambda job: (-job.num_samples, job.member, job.client)):
         if chunk and (len(chunk) == limit or not (fillable or chunk[0].num_samples == job.num_samples)):

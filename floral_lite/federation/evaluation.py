@@ -1,5 +1,6 @@
 """The test of all clients' personal models, many at once; `loop.evaluate_clients` says what is computed."""
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -11,7 +12,7 @@ from .batch import client_losses
 from .clients import size
 from .layers import Layers, chain
 from .local import Score
-from .memory import Memory
+from .memory import Memory, in_halves
 from .outputs import outputs_together
 from .plan import Job, Member, narrow, stack
 from .precision import arithmetic
@@ -22,6 +23,7 @@ from .settings import Settings
 TEST_ROWS = 256
 
 
+@in_halves
 @torch.no_grad()
 def evaluate_clients(
     members: Sequence[Member], settings: Settings, number: int, memory: Memory, steps: Steps
@@ -46,7 +48,8 @@ def evaluate_clients(
         for index, member in enumerate(members)
         for client in range(member.task.num_clients)
     ]
-    limit = memory.clients_tested(first.task, first.method, first.state, TEST_ROWS)
+    limit = min(len(jobs), memory.clients_tested(first.task, first.method, first.state, TEST_ROWS))
+    limit = math.ceil(limit / memory.parts)
     ordered = sorted(jobs, key=lambda job: -job.num_samples)
     scores: dict[Job, Score] = {}
     for start in range(0, len(ordered), limit):

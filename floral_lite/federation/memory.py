@@ -3,16 +3,22 @@
 And whether a short batch may be filled up, which decides who may stand beside whom.
 """
 
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import wraps
+from typing import TypeVar
+
 import torch
 from torch import Tensor, nn
 
-from ..errors import require
+from ..errors import InputError, require
 from ..methods import Method
 from ..roles import Roles, is_statistic, num_bytes
 from .batch import MEANS
 from .forward import forward, run
 from .layers import chain, stacked_forward
-from .plan import STEPS_FETCHED, narrow
+from .plan import STEPS_FETCHED, Member, narrow
+from .recording import Steps
 from .settings import Settings
 from .task import Task
 
@@ -45,6 +51,8 @@ class Memory:
             if device.type == "cuda":
                 max_memory = int(GPU_SHARE * torch.cuda.get_device_properties(device).total_memory)
         self.max_memory, self.device = max_memory, device
+        # into how many parts a stack is cut that was counted to fit, see `in_halves`
+        self.parts = 1
         self._fillable: dict[bool, bool] = {}
         self._trained: dict[int, int] = {}
         self._tested: int | None = None
@@ -81,6 +89,42 @@ class Memory:
             needed = client_bytes(method, state) + 2 * num_bytes({"inputs": inputs}) + kept
             self._tested = max(1, self.max_memory // needed)
         return self._tested
+
+
+Result = TypeVar("Result")
+Work = Callable[[Sequence[Member], Settings, int, Memory, Steps], Result]
+
+
+def in_halves(work: Work[Result]) -> Work[Result]:
+    """The same work on several runs; where a GPU's memory is not enough, once more in stacks half as large.
+
+    The work begins anew, so that nothing counts twice. Later rounds keep to the smaller stacks.
+
+    Raises:
+        InputError: it is not enough then either.
+    """
+
+    @wraps(work)
+    def tried(
+        members: Sequence[Member], settings: Settings, number: int, memory: Memory, steps: Steps
+    ) -> Result:
+        with suppress(torch.cuda.OutOfMemoryError):
+            return work(members, settings, number, memory, steps)
+        # only here is what the first try had made let go of
+        memory.parts *= 2
+        steps.forget()
+        torch.cuda.empty_cache()
+        try:
+            return work(members, settings, number, memory, steps)
+        except torch.cuda.OutOfMemoryError as error:
+            raise InputError(
+                f"round {number} does not fit into the memory of {memory.device}, nor with half as many "
+                f"clients side by side: make max_memory smaller (now {memory.max_memory / 10**9:.3g} GB) or "
+                "batches, end what else is running there, or take another device "
+                f"({str(error).splitlines()[0]})"
+            ) from None
+
+    return tried
 
 
 def samples_meet(task: Task, method: Method, state: Roles) -> bool:

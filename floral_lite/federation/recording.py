@@ -55,6 +55,11 @@ class Steps:
             _copy(fixed, values)
         return place
 
+    def forget(self) -> None:
+        """Free the memory of all that is recorded."""
+        self._places.clear()
+        self._recorded.clear()
+
     def run(self, step: Step, client: Roles, velocity: Roles, batch: Batch, start: Roles) -> Tensor:
         """A local step of a stack of clients that `place` returned, or of the first ones of it."""
         if self.record is None:
@@ -71,8 +76,7 @@ class Steps:
             except RuntimeError as error:
                 logger.warning("local steps are not recorded as a CUDA graph, they run one by one: %s", error)
                 self.record = None
-                self._places.clear()
-                self._recorded.clear()
+                self.forget()
                 return step(client, velocity, batch, start)
         recorded = self._recorded[key]
         for fixed, given in zip(recorded.batch, batch, strict=True):

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from typing import Literal, NamedTuple, get_args
 
 import torch
@@ -83,8 +84,8 @@ def federated_rounds(
             the device.
 
     Yields:
-        The history so far (one object, which grows) and the parameters after the round; the caller
-        may stop at any round.
+        The history so far and the parameters after the round; they belong together whenever the caller
+        stops, or is stopped.
         A resumed run begins with what it had.
 
     Raises:
@@ -237,8 +238,13 @@ def stacked_rounds(
                     ]
             for entry, member, of_run in zip(entries, members, scores, strict=True):
                 add_scores(entry, *member[:3], of_run, settings)
-        for federation, entry in zip(federations, entries, strict=True):
-            federation.history.rounds.append(entry)
+        # not appended: an interruption finds the rounds before this one with the parameters before it
+        federations = [
+            federation._replace(
+                history=replace(federation.history, rounds=[*federation.history.rounds, entry])
+            )
+            for federation, entry in zip(federations, entries, strict=True)
+        ]
         yield federations
 
 

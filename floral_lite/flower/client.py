@@ -17,7 +17,7 @@ from ..federation.rounds import own_generators
 from ..federation.runs import Run, initial_state
 from ..methods import Method
 from ..roles import Roles
-from .messages import ARRAYS, CONFIG, METRICS, from_arrays, to_arrays
+from .messages import ARRAYS, CONFIG, METRICS, check, from_arrays, to_arrays
 from .state import OwnFile, Private
 
 # Makes the run out of the app's configuration; at a client its SuperNode's `--node-config` is added to that.
@@ -35,11 +35,16 @@ class Client:
     """
 
     def __init__(self, run: Run, client: int, folder: Path | str, message: Message) -> None:
-        """Read the message."""
+        """Read the message.
+
+        Raises:
+            BadMessage: it has other tensors than the task's model and the method, or asks for no round.
+        """
         self.task, self.method, self.seed = run
         self.settings = run.task.settings
         config = message.content.config_records[CONFIG]
         self.client, self.number = client, int(config["round"])  # type: ignore[arg-type]
+        check(self.number >= 1, f"the server asks for round {self.number}; rounds begin with 1")
         self.file = OwnFile(folder, str(config["federation"]), client)
         self.place = next(self.task.model.parameters()).device
         first = initial_state(run, self.settings, self.place)
