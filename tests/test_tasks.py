@@ -464,7 +464,7 @@ def test_a_folder_without_mnist_is_refused(tmp_path: Any, monkeypatch: pytest.Mo
         monkeypatch.setenv(variable, "http://127.0.0.1:9")
     for variable in ("no_proxy", "NO_PROXY"):
         monkeypatch.delenv(variable, raising=False)
-    with pytest.raises(InputError, match=r"lacks train-images-idx3-ubyte.*could not be downloaded"):
+    with pytest.raises(InputError, match=r"no whole train-images-idx3-ubyte.*could not be downloaded"):
         tasks.load("mnist-rotate", data=tmp_path)
 
 
