@@ -1,6 +1,6 @@
 """What products in fewer bits do to the accuracy of FLoRAL(1%) with optimal routing, and to the seconds.
 
-python benchmarks/precision.py mnist-rotate --device cuda --data data
+    python benchmarks/precision.py mnist-rotate --device cuda --data data
 
 All seeds are trained side by side.
 """
