@@ -9,6 +9,7 @@ import textwrap
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -51,9 +52,6 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]
     names: list[str] = []
 
     class Handler(http.server.SimpleHTTPRequestHandler):
-        def __init__(self, *args: object) -> None:
-            super().__init__(*args, directory=str(served))  # type: ignore[arg-type]
-
         def do_GET(self) -> None:
             names.append(self.path[1:])
             super().do_GET()
@@ -61,7 +59,7 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]
         def log_message(self, *args: object) -> None:
             pass
 
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, directory=str(served)))
     threading.Thread(target=server.serve_forever, daemon=True).start()
     monkeypatch.setattr(torchvision_mnist, "mirrors", [f"http://127.0.0.1:{server.server_port}/"])
     monkeypatch.setattr(torchvision_mnist, "resources", list(sums.items()))
