@@ -14,7 +14,8 @@ import pytest
 import torch
 
 from floral_lite import InputError, experiments, methods, plots, tasks
-from floral_lite.experiments import figures
+from floral_lite.experiments import figures, stored_results
+from floral_lite.experiments.catalogue import ROUTING
 from floral_lite.experiments.cells import Cell, adapt_only, configuration, make_runs, method_options
 from floral_lite.experiments.commands import repeated
 from floral_lite.experiments.paper import ADAPTORS, CONVLORA, METHODS, RHO_AND_C
@@ -309,6 +310,7 @@ def test_a_table_has_means_deviations_marks_and_differences(tmp_path: Path) -> N
     assert "| *93.0* [1] " in lines["FLoRAL(1%), optimal"]
     assert lines["FLoRAL(10%), learned"].split("|")[2].strip() == "-"
     assert "500 rounds, on a machine" in experiments.markdown(filled)
+    assert "seeds 1 to 2, accuracy in per cent, ours | the paper's. Best" in experiments.markdown(filled)
     latex = experiments.latex(filled)
     assert r"Ensemble, optimal & \textbf{95.8 $\pm$ 0.0} & \textbf{95.8 $\pm$ 0.3} \\" in latex
     assert r"Local Adaptor & 80.1 $\pm$ 0.1$^\dagger$ & 86.6 $\pm$ 0.3 \\" in latex
@@ -337,6 +339,7 @@ def test_a_regression_is_better_with_a_smaller_loss(tmp_path: Path) -> None:
     assert "| *0.5 ± 0* " in text
     assert "| 2.6 ± 0.141 " in text
     assert "paper |" not in text  # it has no numbers for it
+    assert "seeds 1 to 2, test loss, ours. Best" in text
 
 
 def test_a_diverged_seed_is_said_and_counts_for_nothing(tmp_path: Path) -> None:
@@ -361,6 +364,64 @@ def test_shortened_results_are_said_and_not_mixed(tmp_path: Path) -> None:
         experiments.collect("methods", tmp_path, ["digits-rotate"], seeds=1)
     with pytest.raises(InputError, match=r"fedavg/seed-1\.json was made with rounds=20, and this is 30"):
         experiments.table("methods", tmp_path, ["digits-rotate"], seeds=1, rounds=30)
+
+
+# Rules for the routers.
+
+
+def test_a_rule_is_judged_by_the_share_of_the_gap_that_it_closes(tmp_path: Path) -> None:
+    scores = {
+        "floral-1-learned": [50.0, 60.0],
+        "floral-1-clustered": [84.0, 88.0],
+        "floral-1-optimal": [90.0, 100.0],
+    }
+    mixtures = {  # of two clients, of one cluster each
+        "floral-1-learned": [[0.6, 0.4], [0.7, 0.3]],
+        "floral-1-clustered": [[0.9, 0.1], [0.2, 0.8]],
+        "floral-1-optimal": [[0.0, 1.0], [1.0, 0.0]],
+    }
+    mismatches = {
+        "floral-1-learned": [1.5, 0.2, 0.3],
+        "floral-1-clustered": [0.2, 0.3, 0.25],
+        "floral-1-optimal": [0.0, 0.0, 0.0],
+    }
+    for row, of_seeds in scores.items():
+        for seed, score in enumerate(of_seeds, start=1):
+            cell = Cell(ROUTING.row(row), "mnist-rotate", seed)
+            one = result(cell, score, curve=[3.0, 2.0, 1.0])
+            rounds = {**one.rounds, "mismatch": mismatches[row]}
+            replace(one, rounds=rounds, clients={**one.clients, "mixture": mixtures[row]}).save(
+                tmp_path / cell.path
+            )
+    judged = experiments.judged(experiments.collect("routing", tmp_path)).loc["mnist-rotate"]
+    assert judged["closed"].to_dict() == pytest.approx(
+        {"floral-1-learned": 0, "floral-1-clustered": 100 * (86 - 55) / (95 - 55), "floral-1-optimal": 100}
+    )
+    assert judged["seeds"].tolist() == [2, 2, 2]
+    assert judged.loc["floral-1-clustered", "sd"] == pytest.approx(4 / 2**0.5)
+    assert judged["rand"].tolist() == [0.0, 1.0, 1.0]
+    assert np.isnan(judged.loc["floral-1-learned", "decided"])  # it was, and did not stay so
+    assert judged.loc["floral-1-clustered":, "decided"].tolist() == [30, 10]
+
+
+def test_without_both_ends_no_share_is_closed(tmp_path: Path) -> None:
+    judged = experiments.judged(
+        experiments.collect("routing", stored_results(), ["mnist-rotate"], ["floral-1-clustered"])
+    )
+    assert judged["closed"].isna().all()
+    assert len(judged) == 1
+    assert experiments.judged(experiments.collect("routing", tmp_path)).empty
+
+
+def test_no_rule_for_the_routers_sends_more_than_the_paper_s() -> None:
+    filled = experiments.collect("routing", stored_results())
+    for column in filled.columns:
+        sent = {
+            row.name: one.sizes["bytes_up"]
+            for row in filled.rows
+            for one in filled.entries[row.name, column.name].results
+        }
+        assert len(set(sent.values())) == 1, column
 
 
 # Figures.

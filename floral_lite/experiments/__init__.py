@@ -5,6 +5,7 @@ from .cells import Cell, cells
 from .printed import latex, markdown
 from .results import Result, load_results
 from .rounds import curves
+from .routing import judged
 from .runner import fill
 from .schema import Column, Row, Table, Value
 from .stored import stored_results
@@ -24,6 +25,7 @@ __all__ = [
     "fill",
     "find_table",
     "frame",
+    "judged",
     "latex",
     "load_results",
     "markdown",

@@ -8,10 +8,11 @@ import typer
 
 from ..errors import require
 from ..files import write_whole
-from .catalogue import TABLES, find_table
+from .catalogue import ROUTING, TABLES, find_table
 from .cells import cells
 from .printed import latex, markdown
 from .rounds import curves
+from .routing import judged
 from .runner import fill
 from .tables import collect, frame
 
@@ -54,6 +55,8 @@ def table(
             typer.echo("stopped; the same command goes on from here")
     filled = collect(name, out, names(columns), names(rows), seeds, rounds)
     typer.echo(markdown(filled))
+    if name == ROUTING.name:
+        typer.echo(judged(filled).round(2).to_string(na_rep="-"))
     if not show and out.is_dir():
         write_whole(out / f"{name}.md", markdown(filled).encode())
         write_whole(out / f"{name}.tex", latex(filled).encode())

@@ -101,9 +101,12 @@ class Filled:
 
     def notes(self) -> list[str]:
         """What the numbers are, and what made them."""
+        scores = {"test loss" if is_regression(c.name) else "accuracy in per cent" for c in self.columns}
+        what = " or ".join(sorted(scores))
+        ours = "ours | the paper's" if any(map(self.has_paper, self.columns)) else "ours"
         notes = [
-            f"Mean and standard deviation over seeds 1 to {self.seeds}, accuracy in per cent "
-            "(test loss where a task is a regression), ours | the paper's. Best bold, second best italic.",
+            f"Mean and standard deviation over seeds 1 to {self.seeds}, {what}, {ours}. "
+            "Best bold, second best italic.",
         ]
         if any(entry.off for entry in self.entries.values()):
             notes.append(f"{OFF} differs from the paper by more than 2 sqrt(sd_ours^2 + sd_paper^2).")
