@@ -25,9 +25,10 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> InputError:
         no task is called 'digits-rotat'; did you mean 'digits-rotate'? There are: digits-rotate, mnist-rotate
     """
     known = sorted(known)
-    nearest = difflib.get_close_matches(name, known, n=1, cutoff=0)
+    in_lower_case = {one.lower(): one for one in known}
+    nearest = in_lower_case[difflib.get_close_matches(name.lower(), in_lower_case, n=1, cutoff=0)[0]]
     return InputError(
-        f"no {kind} is called {name!r}; did you mean {nearest[0]!r}? There are: {', '.join(known)}"
+        f"no {kind} is called {name!r}; did you mean {nearest!r}? There are: {', '.join(known)}"
     )
 
 

@@ -9,7 +9,12 @@ NAMES = ["digits-rotate", "digits-label-shift", "mnist-rotate"]
 
 @pytest.mark.parametrize(
     ("typed", "nearest"),
-    [("digits-rotat", "digits-rotate"), ("mnist", "mnist-rotate"), ("label-shift", "digits-label-shift")],
+    [
+        ("digits-rotat", "digits-rotate"),
+        ("mnist", "mnist-rotate"),
+        ("label-shift", "digits-label-shift"),
+        ("DIGITS-ROTATE", "digits-rotate"),
+    ],
 )
 def test_an_unknown_name_is_answered_with_the_nearest(typed: str, nearest: str) -> None:
     message = str(unknown("task", typed, NAMES))
