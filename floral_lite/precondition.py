@@ -10,13 +10,15 @@ from .adaptors import Adaptor, LowRankAdaptor, factors_of
 from .errors import require
 from .floral import Floral
 
+EPSILON = 1e-5
+
 
 @torch.no_grad()
 def precondition(
     adaptors: Mapping[str, Adaptor],
     clustered: Mapping[str, Tensor],
     gradients: Mapping[str, Tensor],
-    epsilon: float = 1e-5,
+    epsilon: float = EPSILON,
 ) -> dict[str, Tensor]:
     """The preconditioned gradients of adaptors.
 
@@ -46,7 +48,7 @@ def precondition(
     result = dict(gradients)
     for name, adaptor in adaptors.items():
         if isinstance(adaptor, LowRankAdaptor):
-            scale = _by_matrix if adaptor.kind in ("linear", "embedding", "reshaped") else _by_norm
+            scale = by_matrix if adaptor.kind in ("linear", "embedding", "reshaped") else _by_norm
             u, v = adaptor.matrices(factors_of(name, adaptor, clustered))
             for factor, matrix, other in ((f"{name}.U", u, v), (f"{name}.V", v, u)):
                 if factor in gradients:
@@ -56,7 +58,9 @@ def precondition(
     return result
 
 
-def preconditioner(model: Floral, epsilon: float = 1e-5) -> Callable[[torch.optim.Optimizer, Any, Any], None]:
+def preconditioner(
+    model: Floral, epsilon: float = EPSILON
+) -> Callable[[torch.optim.Optimizer, Any, Any], None]:
     """A hook that preconditions a model's gradients before each step of any torch optimizer.
 
     It sees to the adaptors that its optimizer trains, so that another optimizer may have the router.
@@ -98,12 +102,12 @@ def preconditioner(model: Floral, epsilon: float = 1e-5) -> Callable[[torch.opti
 def _gram(factor: Tensor, epsilon: float) -> Tensor:
     """V^T V + eps I of factors (..., n, R), in double precision: in single, eps is lost beside a large V."""
     precision = torch.float32 if factor.device.type == "mps" else torch.float64
-    factor = factor.contiguous().to(precision)
+    factor = factor.to(precision, memory_format=torch.contiguous_format)
     identity = torch.eye(factor.shape[-1], dtype=precision, device=factor.device)
     return factor.mT @ factor + epsilon * identity
 
 
-def _by_matrix(gradient: Tensor, other: Tensor, epsilon: float) -> Tensor:
+def by_matrix(gradient: Tensor, other: Tensor, epsilon: float = EPSILON) -> Tensor:
     """The preconditioner of matrices, shapes (..., m, R) and (..., n, R)."""
     # G_U <- G_U (V^T V + eps I)^-1; inv_ex does not wait for the device
     gram = _gram(other, epsilon)

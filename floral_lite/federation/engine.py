@@ -20,6 +20,7 @@ from ..seeds import stream
 from . import loop
 from .aggregate import Sums
 from .batch import client_losses
+from .beside import laid_side_by_side
 from .clients import size
 from .layers import Layers, chain
 from .local import candidate_losses
@@ -131,7 +132,9 @@ def train_together(
     start = narrow(method, begun)
     narrowed = start is not begun
     client = start.map(torch.clone)
-    factors = {name: side_by_side(t) for name, t in client.clustered.items() if name.endswith((".U", ".V"))}
+    factors = {
+        name: laid_side_by_side(t) for name, t in client.clustered.items() if name.endswith((".U", ".V"))
+    }
     client = client._replace(clustered=client.clustered | factors)
     velocity = client.map(torch.zeros_like) if settings.momentum else Roles({}, {}, {})
     start = start if method.remembers_start else Roles({}, {}, {})
@@ -178,8 +181,3 @@ def begin_together(
             losses = torch.stack([one for one in own if one is not None])
     task.model.train()
     return method.begin(client, losses)
-
-
-def side_by_side(tensor: Tensor) -> Tensor:
-    """A factor (k, C, ..., R), in memory as (k, ..., C, R): the columns of all clusters side by side."""
-    return tensor.movedim(1, -2).contiguous().movedim(-2, 1)

@@ -19,6 +19,7 @@ from ..factored import Blend
 from ..methods import Part
 from ..models import Normalise
 from . import patches
+from .beside import SteppingBeside, beside, in_memory_side_by_side
 from .settings import Settings
 
 Layers = list[tuple[str, nn.Module]]
@@ -57,11 +58,13 @@ class Fused(NamedTuple):
 
     Attributes:
         settings: learning rate and weight decay.
+        preconditioned: whether factors take preconditioned steps.
         allowed: the weights that may take their steps in the backward pass, by identity.
         weights: those of them that do.
     """
 
     settings: Settings
+    preconditioned: bool
     allowed: set[int]
     weights: set[int]
 
@@ -155,9 +158,19 @@ def linear(inputs: Tensor, weight: Part, bias: Tensor | None, fused: Fused | Non
         inputs.shape[1] * (out_features + in_features) < out_features * in_features
     ):
         # y = x W^T + b + (x V) (pi U)^T, with all C adaptors side by side
-        u = (weight.mixture[:, :, None, None] * weight.factors["U"]).movedim(1, 2).flatten(2)
-        v = weight.factors["V"].movedim(1, 2).flatten(2)
-        return torch.baddbmm(_product(inputs, weight.base, bias, fused), torch.bmm(inputs, v), u.mT)
+        u, v = weight.factors["U"], weight.factors["V"]
+        outputs = _product(inputs, weight.base, bias, fused)
+        if (
+            fused is None
+            or not {id(u), id(v)} <= fused.allowed
+            or not all(map(in_memory_side_by_side, (u, v)))
+        ):
+            return beside(outputs, inputs, u, v, weight.mixture)
+        fused.weights.update((id(u), id(v)))
+        stepping: Tensor = SteppingBeside.apply(  # type: ignore[no-untyped-call]
+            outputs, inputs, u, v, weight.mixture, fused.settings, fused.preconditioned
+        )
+        return stepping
     return product(inputs, weight.merged(), bias)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..methods import ROUTER, Method
+from ..methods import ROUTER, FLoRAL, LocalAdaptor, Method
 from ..roles import Roles
 from .batch import Batch, average, sample_losses
 from .layers import Fused, Layers, stacked_forward
@@ -14,6 +14,10 @@ from .local import ahead, descend
 from .precision import forward_pass
 from .settings import Settings
 from .task import Task
+
+# These change the gradients of low-rank factors at most, and the factors' steps know how. With any other all
+# gradients are computed before the first step is taken.
+KNOWN = (Method.precondition, FLoRAL.precondition, LocalAdaptor.precondition)
 
 
 def stacked_step(
@@ -75,12 +79,10 @@ def _gradients(
     networks = method.networks(leaves, batch.noise)
     # never those that a penalty or a second network sees too
     untouched: list[Tensor] = []
-    if not method.remembers_start and len(networks) == 1:
-        if type(method).precondition is Method.precondition:
-            untouched = [*leaves.shared.values(), *leaves.clustered.values()]
-        elif not method.preconditions_shared:
-            untouched = [*leaves.shared.values()]
-    fused = Fused(settings, {id(leaf) for leaf in untouched}, set())
+    known = type(method).precondition in KNOWN
+    if known and not method.remembers_start and len(networks) == 1:
+        untouched = [*leaves.shared.values(), *leaves.clustered.values()]
+    fused = Fused(settings, method.preconditioned, {id(leaf) for leaf in untouched}, set())
     with forward_pass(settings.precision, batch.inputs.device):
         outputs = [
             stacked_forward(layers, parts, batch.inputs, batch.keys, fused if fuse else None)
@@ -102,11 +104,10 @@ def _gradients(
 
 def _descend(method: Method, client: Roles, gradients: Roles, settings: Settings) -> None:
     """Plain SGD in place; where there is no gradient the step was taken in the backward pass."""
-    gradients = method.precondition(client, gradients)
+    found = ({name: one for name, one in role.items() if one is not None} for role in gradients)  # type: ignore[redundant-expr]
+    gradients = method.precondition(client, Roles(*found))
     for parameters, of_role in zip(client, gradients, strict=True):
         for name, gradient in of_role.items():
-            if gradient is None:
-                continue  # type: ignore[unreachable]
             rate, decay = settings.learning_rate, settings.weight_decay
             if name == ROUTER:
                 rate, decay = settings.router_learning_rate, 0.0

@@ -59,9 +59,8 @@ class Method(ABC):
     """Everything that the federated loop knows about a method."""
 
     name: ClassVar[str]
-    # Whether an own `precondition` changes the gradients of shared parameters. Where it does not, the fast
-    # engine may take their steps while it computes the gradients.
-    preconditions_shared: ClassVar[bool] = True
+    # Whether the gradients of low-rank factors are preconditioned, see `precondition.py`.
+    preconditioned: bool = False
     # Whether the server asks every client for one gradient before it trains, and starts the routers at the
     # clusters that it finds in them; see `federation/asking.py`.
     asks_first: bool = False

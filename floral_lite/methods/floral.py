@@ -38,7 +38,6 @@ class FLoRAL(Routed):
     """
 
     name = "floral"
-    preconditions_shared = False
 
     def __init__(
         self,

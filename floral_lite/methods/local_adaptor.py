@@ -30,7 +30,6 @@ class LocalAdaptor(Method):
     """
 
     name = "local-adaptor"
-    preconditions_shared = False
 
     def __init__(
         self,
