@@ -106,7 +106,7 @@ def directions(gradients: Sequence[Tensor]) -> Tensor:
     for gradient in gradients:
         # what all have in common says nothing; every layer counts alike
         apart = (gradient - gradient.mean(dim=0)).flatten(1)
-        gram = (apart @ apart.T).double().cpu()
+        gram = (apart @ apart.T).cpu().double()
         if gram.trace() > 0:
             total += gram / gram.trace()
     # and so does every client, however little data makes its gradient long
@@ -134,6 +134,6 @@ def unexplained(
 
     with warnings.catch_warnings():  # fewer different clients than clusters
         warnings.simplefilter("ignore", ConvergenceWarning)
-        fitted = KMeans(num_clusters, n_init=starts, random_state=seed).fit(places)
+        fitted = KMeans(num_clusters, n_init=starts, random_state=seed % 2**32).fit(places)
     share = fitted.inertia_ / np.square(places - places.mean(axis=0)).sum()
     return math.log(max(share, 1e-12)), fitted.labels_

@@ -12,7 +12,7 @@ from .federation.forward import running_statistics
 from .floral import Floral
 from .methods import ROUTER, FLoRAL, Method
 from .methods.mfl import MFLWS
-from .roles import Roles
+from .roles import Roles, is_statistic
 
 
 @torch.no_grad()
@@ -48,10 +48,9 @@ def personal_model(task: Task, method: Method, state: Roles, client: int) -> nn.
         "no single network says the same: take a method that mixes parameters, such as methods.FLoRAL",
     )
     model = copy.deepcopy(task.model).eval()
-    personal = method.personalise(own)
-    for name, parameter in model.named_parameters():
-        if parameter.requires_grad:
-            parameter.copy_(personal[name])
+    for name, tensor in method.personalise(own).items():
+        if not is_statistic(name):
+            model.get_parameter(name).copy_(tensor)
     _copy_statistics(model, own, num_networks)
     return model
 
@@ -80,9 +79,9 @@ def personal_floral(task: Task, method: Method, state: Roles, client: int) -> Fl
     options = asdict(method.adaptor_options)
     base = copy.deepcopy(task.model)
     model = Floral(base, num_clusters=method.num_clusters, router=method.router, **options).eval()
-    for name, parameter in base.named_parameters():
-        if parameter.requires_grad:
-            parameter.copy_(own.shared[name])
+    for name, tensor in own.shared.items():
+        if not is_statistic(name):
+            base.get_parameter(name).copy_(tensor)
     for name, tensor in model.clustered().items():
         tensor.copy_(own.clustered[name])
     for name, tensor in model.statistics.named_buffers():

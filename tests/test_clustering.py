@@ -18,7 +18,7 @@ from floral_lite.federation.asking import ask, asked_rounds, first_gradients, sa
 from floral_lite.methods import ROUTER
 from floral_lite.models import seeded
 
-from .federations import agree, first_state, identical, standing
+from .federations import agree, first_state, identical, make_task, normal, standing
 
 
 @pytest.fixture
@@ -293,6 +293,28 @@ def test_the_servers_optimizer_begins_when_training_begins() -> None:
     # the first step of Adam is as long as its learning rate wherever there is a gradient
     moved = (after.shared["2.weight"] - before.shared["2.weight"]).abs()
     torch.testing.assert_close(moved, torch.full_like(moved, 0.01), rtol=1e-3, atol=0)
+
+
+class WithUnused(nn.Module):
+    """A network with a layer that its loss does not use."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.used, self.unused = nn.Linear(4, 3), nn.Linear(4, 3)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.used(inputs)  # type: ignore[no-any-return]
+
+
+def test_a_weight_that_the_loss_does_not_use_has_a_gradient_of_zero() -> None:
+    gradients, _ = first_gradients(make_task(WithUnused, normal(4)))
+    assert gradients[0].any()
+    assert not gradients[1].any()
+
+
+def test_every_seed_of_a_run_will_do() -> None:
+    gradients = [torch.randn(12, 30, generator=torch.Generator().manual_seed(0))]
+    assert find_clusters(gradients, 2, seed=2**33) is not None
 
 
 def test_too_few_rounds_are_refused() -> None:

@@ -211,6 +211,14 @@ def test_the_penalty_is_the_negative_entropy_of_the_mixture() -> None:
     assert methods.FedAvg(nn.Linear(4, 2)).penalty(uniform, uniform) == 0
 
 
+@pytest.mark.parametrize("name", ["floral", "local-adaptor"])
+def test_adaptors_have_the_precision_of_what_they_are_added_to(name: str) -> None:
+    body = nn.Linear(4, 4).half().requires_grad_(False)
+    head = nn.Linear(4, 2)
+    state = methods.make(name, nn.Sequential(body, head), rank=1).initialise(torch.arange(3), 0)
+    assert {tensor.dtype for tensor in state.tensors()} == {torch.float32}
+
+
 def test_preconditioning_changes_the_gradients_of_factors_only() -> None:
     model = nn.Linear(4, 2)
     method = methods.FLoRAL(model, num_clusters=3, rank=2, precondition=True)

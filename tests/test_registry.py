@@ -155,9 +155,9 @@ def test_a_model_with_nothing_to_adapt_is_refused(model: nn.Module, options: dic
         plan(model, Options(rank=1, **options))
 
 
-def test_a_frozen_model_is_refused_with_the_way_to_freeze_it() -> None:
-    with pytest.raises(InputError, match=r"are frozen.*wrap it first.*model\.base\.requires_grad_\(False\)"):
-        plan(nn.Linear(2, 2).requires_grad_(False), Options(rank=1))
+def test_a_frozen_model_is_adapted_as_if_it_were_not() -> None:
+    model = nn.Sequential(nn.Linear(4, 3), nn.LayerNorm(3), nn.Linear(3, 2))
+    assert plan(model.requires_grad_(False), Options(rank=1)) == plan(model.requires_grad_(), Options(rank=1))
 
 
 FILTER, NORA = {"convolution": "filter"}, {"norms": "batch_nora"}

@@ -414,13 +414,36 @@ def test_little_memory_makes_the_same_run(name: str, limit: int) -> None:
         ("federated-clustering", {"momentum": 1.0}, r"momentum is 1\.0"),
         ("federated-clustering", {"num_clusters": 0}, "num_clusters is 0"),
         ("ensemble", {"mix": "losses"}, "mix is 'losses'; it is 'weights' or 'outputs'"),
-        ("mfl-ws", {"norms": "batch_nora"}, "norms is 'batch_nora'"),
         ("mfl", {"routing": "best"}, "routing is 'best'"),
     ],
 )
 def test_options_out_of_range_are_refused(name: str, options: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         make(name, nn.Linear(4, 2), **options)
+
+
+def test_mixed_losses_have_no_statistics_of_one_network() -> None:
+    method = make("mfl-ws", nn.Linear(4, 2), norms="batch_nora")
+    with pytest.raises(InputError, match="norms is 'batch_nora'"):
+        method.initialise(torch.arange(4), 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("federated-clustering", {"stateful": False}),
+        ("federated-clustering", {"server_optimizer": "adam"}),
+        ("federated-clustering", {"server_momentum": 0.9}),
+        ("local", {"stateful": False}),
+    ],
+)
+def test_settings_that_a_method_means_nothing_without_are_asked_for(
+    name: str, changes: dict[str, Any]
+) -> None:
+    task = ragged(0)
+    (setting,) = changes
+    with pytest.raises(InputError, match=f"{setting} is .*{name} means nothing without {setting}="):
+        train(task, make(name, task.model), **changes)
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -78,7 +78,8 @@ KINDS: dict[type[nn.Module], dict[str, Fit]] = {
 def plan(model: nn.Module, options: Options) -> dict[str, Adaptor]:
     """Which parameters of a model get an adaptor, and of what shape.
 
-    Frozen parameters get none, nor do parameters of layers that no kind is made for.
+    Parameters of layers that no kind is made for get none, nor do frozen ones; but where all are frozen, as
+    in a pretrained model of which only adaptors are to be trained, all count.
 
     Args:
         model: the base model.
@@ -91,11 +92,12 @@ def plan(model: nn.Module, options: Options) -> dict[str, Adaptor]:
         InputError: a layer cannot be adapted, or nothing in the model can.
     """
     owners = _owners(model)
+    all_frozen = not any(parameter.requires_grad for parameter in model.parameters())
     adaptors: dict[str, Adaptor] = {}
     for layer_name, layer in model.named_modules():
         for parameter_name, fit in _kinds_of(layer).items():
             name = f"{layer_name}.{parameter_name}".lstrip(".")
-            if _is_adaptable(layer, parameter_name, name, owners):
+            if _is_adaptable(layer, parameter_name, name, owners, all_frozen):
                 try:
                     adaptor = fit(layer, parameter_name, options)
                 except InputError as error:
@@ -103,12 +105,6 @@ def plan(model: nn.Module, options: Options) -> dict[str, Adaptor]:
                 if adaptor is not None:
                     adaptors[name] = adaptor
     if not adaptors:
-        parameters = list(model.parameters())
-        require(
-            not parameters or any(parameter.requires_grad for parameter in parameters),
-            "all parameters of the model are frozen, and frozen ones get no adaptor: wrap it first, "
-            "and freeze the base after that, with model.base.requires_grad_(False)",
-        )
         known = ", ".join(layer_type.__name__ for layer_type in KINDS)
         raise InputError(
             f"the model {type(model).__name__} has nothing to adapt; adaptors exist for {known} "
@@ -136,8 +132,10 @@ def _owners(model: nn.Module) -> dict[int, list[str]]:
     return owners
 
 
-def _is_adaptable(layer: nn.Module, parameter_name: str, name: str, owners: Mapping[int, list[str]]) -> bool:
-    """Whether there is a trainable parameter to adapt; raises InputError where it could not be done right."""
+def _is_adaptable(
+    layer: nn.Module, parameter_name: str, name: str, owners: Mapping[int, list[str]], frozen_too: bool
+) -> bool:
+    """Whether there is a parameter to adapt; raises InputError where it could not be done right."""
     parameter = layer._parameters.get(parameter_name)
     if parameter is None:
         require(
@@ -155,7 +153,7 @@ def _is_adaptable(layer: nn.Module, parameter_name: str, name: str, owners: Mapp
         f"{name} has type {parameter.dtype}, and adaptors are added to floating-point weights: "
         "wrap the model before it is quantised",
     )
-    if not parameter.requires_grad:
+    if not parameter.requires_grad and not frozen_too:
         return False
     names = owners[id(parameter)]
     require(

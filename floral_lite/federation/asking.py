@@ -41,6 +41,11 @@ def asked_rounds(task: Task, method: Method, settings: Settings) -> int:
         "routing is 'clustered', which asks every client for a gradient, but the clients of a population are "
         "made when they are needed: use routing='learned'",
     )
+    require(
+        any(parameter.requires_grad for parameter in task.model.parameters()),
+        "routing is 'clustered', which looks at gradients of the base's weights, but all of them are frozen: "
+        "use routing='learned'",
+    )
     # as many a round as are trained in one, every client once
     asked = math.ceil(task.num_clients / num_sampled(task.num_clients, settings.participation))
     require(
@@ -95,7 +100,8 @@ def first_gradients(task: Task) -> tuple[list[Tensor], Tensor]:
             part = None if shares is None else shares[rows][None].to(outputs)
             loss = client_losses(task.loss, outputs, targets, part).sum()
             losses[client] += loss.detach()
-            for gradient, own in zip(gradients, torch.autograd.grad(loss, weights), strict=True):
+            slopes = torch.autograd.grad(loss, weights, materialize_grads=True)
+            for gradient, own in zip(gradients, slopes, strict=True):
                 gradient[client] += own
     return gradients, losses
 

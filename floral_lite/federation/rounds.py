@@ -1,5 +1,6 @@
 """A run from its first round to its last, on either engine."""
 
+import copy
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -30,7 +31,7 @@ from .record import (
     train_loss,
 )
 from .recording import Steps, record_on_cuda
-from .runs import Run, beside, initial_state
+from .runs import Run, initial_state, stacks_of
 from .server import Moments, first_moments, server_step
 from .settings import Settings
 from .task import Task
@@ -140,6 +141,7 @@ def stacked_rounds(
     moved: dict[torch.Tensor, torch.Tensor] = {}
     runs = [run._replace(task=run.task.to(place, moved)) for run in runs]
     firsts = [initial_state(run, settings, place) for run in runs]
+    runs = [run._replace(method=on_model(run.method, run.task.model)) for run in runs]
     asked = asked_rounds(runs[0].task, runs[0].method, settings)
     first_losses = []
     for index, run in enumerate(runs if asked else ()):
@@ -186,7 +188,7 @@ def stacked_rounds(
     memory = Memory(max_memory, place)
     # a recorded step has a model's frozen parameters in it, so that those who share a stack share the steps
     record = record_on_cuda if place.type == "cuda" else None
-    stacks = [(some, Steps(record), Steps(record)) for some in beside(runs)]
+    stacks = [(some, Steps(record), Steps(record)) for some in stacks_of(runs)]
     for number in range(len(federations[0].history.rounds) + 1, settings.rounds + 1):
         begin = time.perf_counter()
         members = [
@@ -246,6 +248,14 @@ def stacked_rounds(
             for federation, entry in zip(federations, entries, strict=True)
         ]
         yield federations
+
+
+def on_model(method: Method, model: torch.nn.Module) -> Method:
+    """The same method, whose frozen base is where the task's model has been moved."""
+    there = copy.copy(method)
+    if hasattr(there, "model"):
+        there.model = model
+    return there
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from torch import nn
 
 from ..errors import require
 from ..methods import Method
+from ..methods.base import trainable
 from ..roles import Roles, is_statistic
 from .forward import running_statistics
 from .settings import Settings
@@ -30,12 +31,18 @@ class Run(NamedTuple):
 
 def initial_state(run: Run, settings: Settings, device: torch.device) -> Roles:
     """The federation before its first round: the method's parameters, and the model's running statistics."""
+    for name, needed in run.method.needs.items():
+        value = getattr(settings, name)
+        require(
+            value == needed,
+            f"{name} is {value!r}, and {run.method.name} means nothing without {name}={needed!r}",
+        )
     run.task.check_batches(settings.batch_size)
     state = run.method.initialise(run.task.clusters, run.seed)
     made = {name: tensor.shape for name, tensor in run.method.personalise(state.of_client(0)).items()}
-    wanted = {name: p.shape for name, p in run.task.model.named_parameters() if p.requires_grad}
+    known = {name: tensor.shape for name, tensor in run.task.model.named_parameters()}
     require(
-        made == wanted,
+        made.items() <= known.items() and trainable(run.task.model).keys() <= made.keys(),
         "the method was made on another model than the task's: make it on the task's own, "
         f"such as methods.{type(run.method).__name__}(task.model)",
     )
@@ -57,7 +64,7 @@ def initial_state(run: Run, settings: Settings, device: torch.device) -> Roles:
     return state.map(lambda tensor: tensor.detach().to(device).clone())
 
 
-def beside(runs: Sequence[Run]) -> list[slice]:
+def stacks_of(runs: Sequence[Run]) -> list[slice]:
     """Which runs may share a stack: all, or each alone where what is not trained in their models differs."""
 
     def fixed(model: nn.Module) -> list[torch.Tensor]:

@@ -47,12 +47,15 @@ def server_step(
         for name, old in getattr(before, role).items():
             new = getattr(average, role)[name]
             kept = {key: getattr(moment, role)[name] for key, moment in moments.items()}
-            step, kept = _step(old - new, kept, settings, number)
+            # the average of equal numbers rounds, and Adam would divide one rounding by another
+            rounding = 4 * torch.finfo(old.dtype).eps * old.abs()
+            update = (old - new).masked_fill((old - new).abs() <= rounding, 0)
+            step, kept = _step(update, kept, settings, number)
             if is_statistic(name):
                 step = old - new
             elif role == "clustered":
                 # a cluster in which nobody had weight stands still
-                same = (old == new).reshape(len(old), -1).all(dim=1)
+                same = (update == 0).reshape(len(old), -1).all(dim=1)
                 step = step.masked_fill(same.view(-1, *[1] * (old.dim() - 1)), 0)
             getattr(state, role)[name] = old - step
             for key, moment in kept.items():

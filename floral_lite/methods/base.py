@@ -23,6 +23,26 @@ def trainable(model: nn.Module) -> dict[str, Tensor]:
     return {name: tensor for name, tensor in model.named_parameters() if tensor.requires_grad}
 
 
+def base_parameter(model: nn.Module, client: Roles, name: str, stack: torch.Size) -> Tensor:
+    """A parameter of the base: the client's, or where it is frozen the model's own.
+
+    Args:
+        model: the base.
+        client: its parameters, or those of a stack.
+        name: of the parameter.
+        stack: the axes in front of a stack's parameters: none for one client, (k,) for k.
+    """
+    if name in client.shared:
+        return client.shared[name]
+    own = model.get_parameter(name).detach()
+    return own.expand(*stack, *own.shape)
+
+
+def like_their_parameters(model: nn.Module, factors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Adaptors' tensors, each in the precision of the parameter that it is added to, and where that is."""
+    return {name: tensor.to(model.get_parameter(name.rpartition(".")[0])) for name, tensor in factors.items()}
+
+
 def own_statistics(model: nn.Module, plan: Mapping[str, Adaptor], num_clients: int) -> dict[str, Tensor]:
     """For each batch norm under Batch-NorA the statistics that every client starts with, each (K, d)."""
     return {
@@ -59,6 +79,8 @@ class Method(ABC):
     """Everything that the federated loop knows about a method."""
 
     name: ClassVar[str]
+    # Settings that must have these values, or the method means nothing.
+    needs: ClassVar[Mapping[str, object]] = {}
     # Whether the gradients of low-rank factors are preconditioned, see `precondition.py`.
     preconditioned: bool = False
     # Whether the server asks every client for one gradient before it trains, and starts the routers at the

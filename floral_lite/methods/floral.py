@@ -13,12 +13,22 @@ from ..precondition import precondition
 from ..roles import Roles
 from ..router import Router
 from ..seeds import stream
-from .base import ROUTER, Part, local_statistics, own_statistics, trainable
+from .base import (
+    ROUTER,
+    Part,
+    base_parameter,
+    like_their_parameters,
+    local_statistics,
+    own_statistics,
+    trainable,
+)
 from .routed import Routed, Routing
 
 
 class FLoRAL(Routed):
     """The base is shared, the adaptors are clustered, the router is private.
+
+    Of a model whose parameters are all frozen the base stays as it is: adaptors alone are trained and sent.
 
     Args:
         model: the base model u.
@@ -63,18 +73,21 @@ class FLoRAL(Routed):
 
     def initialise(self, clusters: Tensor, seed: int) -> Roles:
         """The base as it is, adaptors that add nothing, routers uniform or one-hot."""
-        clustered = adaptors.initialise(self.plan, self.num_clusters, stream(seed, "adaptors"))
-        logits = self.first_routers(clusters)
+        fresh = adaptors.initialise(self.plan, self.num_clusters, stream(seed, "adaptors"))
+        clustered = like_their_parameters(self.model, fresh)
+        logits = self.first_routers(clusters).to(next(iter(clustered.values())))
         private = {ROUTER: logits} | own_statistics(self.model, self.plan, len(clusters))
-        roles = Roles(trainable(self.model), clustered, private)
-        return roles.map(lambda tensor: tensor.to(next(self.model.parameters())))
+        return Roles(trainable(self.model), clustered, private)
 
     def parts(self, client: Roles, draws: Tensor | None = None) -> dict[str, Part]:
         """w^k = u + sum_c pi_c^k a_c."""
         mixture = self.router.mixture(client.private[ROUTER], draws)
         mixtures: dict[str, Part] = {
             name: Mixture(
-                client.shared[name], adaptor, adaptors.factors_of(name, adaptor, client.clustered), mixture
+                base_parameter(self.model, client, name, mixture.shape[:-1]),
+                adaptor,
+                adaptors.factors_of(name, adaptor, client.clustered),
+                mixture,
             )
             for name, adaptor in self.plan.items()
         }
@@ -88,7 +101,12 @@ class FLoRAL(Routed):
         for c in range(self.num_clusters):
             own = {name: tensor.narrow(axis, c, 1) for name, tensor in client.clustered.items()}
             adapted: dict[str, Part] = {
-                name: Mixture(client.shared[name], adaptor, adaptors.factors_of(name, adaptor, own), whole)
+                name: Mixture(
+                    base_parameter(self.model, client, name, whole.shape[:-1]),
+                    adaptor,
+                    adaptors.factors_of(name, adaptor, own),
+                    whole,
+                )
                 for name, adaptor in self.plan.items()
             }
             models.append({**client.shared, **adapted})

@@ -10,7 +10,15 @@ from ..factored import Mixture
 from ..precondition import precondition
 from ..roles import Roles
 from ..seeds import stream
-from .base import Method, Part, local_statistics, own_statistics, trainable
+from .base import (
+    Method,
+    Part,
+    base_parameter,
+    like_their_parameters,
+    local_statistics,
+    own_statistics,
+    trainable,
+)
 
 
 class LocalAdaptor(Method):
@@ -53,9 +61,8 @@ class LocalAdaptor(Method):
     def initialise(self, clusters: Tensor, seed: int) -> Roles:
         """The base as it is, and for each client an adaptor that adds nothing."""
         shared = trainable(self.model)
-        own = adaptors.initialise(self.plan, 1, stream(seed, "adaptors"))
-        like = next(self.model.parameters())
-        private = {name: tensor.to(like).expand(len(clusters), *tensor.shape) for name, tensor in own.items()}
+        own = like_their_parameters(self.model, adaptors.initialise(self.plan, 1, stream(seed, "adaptors")))
+        private = {name: tensor.expand(len(clusters), *tensor.shape) for name, tensor in own.items()}
         return Roles(shared, {}, private | own_statistics(self.model, self.plan, len(clusters)))
 
     def parts(self, client: Roles, draws: Tensor | None = None) -> dict[str, Part]:
@@ -63,9 +70,10 @@ class LocalAdaptor(Method):
         parts: dict[str, Part] = dict(client.shared)
         for name, adaptor in self.plan.items():
             factors = adaptors.factors_of(name, adaptor, client.private)
-            (some, shape), *_ = ((factors[factor], shape) for factor, shape in adaptor.shapes.items())
-            mixture = some.new_ones(some.shape[: -len(shape)])
-            parts[name] = Mixture(client.shared[name], adaptor, factors, mixture)
+            factor, shape = next(iter(adaptor.shapes.items()))
+            mixture = factors[factor].new_ones(factors[factor].shape[: -len(shape)])
+            base = base_parameter(self.model, client, name, mixture.shape[:-1])
+            parts[name] = Mixture(base, adaptor, factors, mixture)
         return parts
 
     def local_statistics(self, client: Roles) -> dict[str, Statistics]:

@@ -5,14 +5,13 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor, nn
 
-from ..adaptors import Convolution, Initialisation, Norms
 from ..errors import require
 from ..roles import Roles
 from ..router import Router
 from .base import ROUTER, Part
 from .ensemble import Ensemble, mixed, side_by_side
 from .floral import FLoRAL
-from .routed import Routing
+from .routed import Routed, Routing
 
 
 def mixed_predictions(mixture: Tensor, outputs: list[Tensor], classifies: bool) -> Tensor:
@@ -35,7 +34,26 @@ def mixed_predictions(mixture: Tensor, outputs: list[Tensor], classifies: bool) 
     return torch.stack(weighed).logsumexp(dim=0)
 
 
-class MFL(Ensemble):
+class MixedLosses(Routed):
+    """What (MFL) and (MFL-WS) share: the mixture of C networks' losses, and of their predictions."""
+
+    def losses(
+        self,
+        client: Roles,
+        outputs: list[Tensor],
+        sample_loss: Callable[[Tensor], Tensor],
+        draws: Tensor | None = None,
+    ) -> Tensor:
+        """sum_c pi_c^k l(g(w_c, x))."""
+        mixture = self.router.mixture(client.private[ROUTER], draws)
+        return mixed(mixture, side_by_side(mixture, [sample_loss(output) for output in outputs]))
+
+    def predict(self, client: Roles, outputs: list[Tensor], classifies: bool) -> Tensor:
+        """The mixture of what the networks predict."""
+        return mixed_predictions(self.mixture(client.private), outputs, classifies)
+
+
+class MFL(MixedLosses, Ensemble):
     """Whole models as in the ensemble, trained on the mixture of their losses, sum_c pi_c^k f^k(w_c).
 
     The paper's (MFL) as it is written: each step runs all C models. What is tested is the mixture of the
@@ -67,27 +85,12 @@ class MFL(Ensemble):
         """Keep the choices."""
         super().__init__(model, num_clusters, routing, router, mix="outputs")
 
-    def losses(
-        self,
-        client: Roles,
-        outputs: list[Tensor],
-        sample_loss: Callable[[Tensor], Tensor],
-        draws: Tensor | None = None,
-    ) -> Tensor:
-        """sum_c pi_c^k l(g(w_c, x))."""
-        mixture = self.router.mixture(client.private[ROUTER], draws)
-        return mixed(mixture, side_by_side(mixture, [sample_loss(output) for output in outputs]))
-
-    def predict(self, client: Roles, outputs: list[Tensor], classifies: bool) -> Tensor:
-        """The mixture of what the models predict."""
-        return mixed_predictions(self.mixture(client.private), outputs, classifies)
-
     def options(self) -> dict[str, object]:
         """C, routing, and the router's own choices."""
         return {name: value for name, value in super().options().items() if name != "mix"}
 
 
-class MFLWS(FLoRAL):
+class MFLWS(MixedLosses, FLoRAL):
     """A shared base with C adaptors as in FLoRAL, trained on the mixture of losses, sum_c pi_c^k f^k(u, a_c).
 
     The paper's (MFL-WS) as it is written: each step runs the base with each of its C adaptors. What is tested
@@ -112,41 +115,12 @@ class MFLWS(FLoRAL):
 
     name = "mfl-ws"
 
-    def __init__(
-        self,
-        model: nn.Module,
-        num_clusters: int = 4,
-        rank: int | None = None,
-        budget: float | None = None,
-        routing: Routing = "learned",
-        init: Initialisation = "paper",
-        convolution: Convolution = "balanced",
-        biases: bool = True,
-        norms: Norms = "affine",
-        router: Router | Mapping[str, float] | None = None,
-        precondition: bool = True,
-    ) -> None:
-        """Plan the adaptors on the model."""
+    def initialise(self, clusters: Tensor, seed: int) -> Roles:
+        """As FLoRAL's."""
+        norms = self.adaptor_options.norms
         require(norms != "batch_nora", "norms is 'batch_nora', which mfl-ws does not have: use 'affine'")
-        super().__init__(
-            model, num_clusters, rank, budget, routing, init, convolution, biases, norms, router, precondition
-        )
+        return super().initialise(clusters, seed)
 
     def networks(self, client: Roles, draws: Tensor | None = None) -> list[dict[str, Part]]:
         """U + a_c for each c."""
         return self.models(client)
-
-    def losses(
-        self,
-        client: Roles,
-        outputs: list[Tensor],
-        sample_loss: Callable[[Tensor], Tensor],
-        draws: Tensor | None = None,
-    ) -> Tensor:
-        """sum_c pi_c^k l(g((u, a_c), x))."""
-        mixture = self.router.mixture(client.private[ROUTER], draws)
-        return mixed(mixture, side_by_side(mixture, [sample_loss(output) for output in outputs]))
-
-    def predict(self, client: Roles, outputs: list[Tensor], classifies: bool) -> Tensor:
-        """The mixture of what base and adaptors predict."""
-        return mixed_predictions(self.mixture(client.private), outputs, classifies)
