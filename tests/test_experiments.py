@@ -15,7 +15,7 @@ import torch
 
 from floral_lite import InputError, experiments, methods, plots, tasks
 from floral_lite.experiments import figures, stored_results
-from floral_lite.experiments.catalogue import ROUTING
+from floral_lite.experiments.catalogue import RELATIVES, ROUTING
 from floral_lite.experiments.cells import Cell, adapt_only, configuration, make_runs, method_options
 from floral_lite.experiments.commands import repeated
 from floral_lite.experiments.paper import ADAPTORS, CONVLORA, METHODS, RHO_AND_C
@@ -113,6 +113,12 @@ MARKED = {
 def test_the_numbers_rank_as_the_paper_marks_them(table: str, column: str) -> None:
     best, second = MARKED[table, column]
     assert marked(experiments.find_table(table), column) == (set(best.split()), set(second.split()))
+
+
+def test_the_relatives_are_all_methods() -> None:
+    # FedBN needs norms, which these tasks have not
+    compared = {row.method for table in (METHODS, RELATIVES) for row in table.rows}
+    assert compared == methods.METHODS.keys() - {"fedbn"}
 
 
 def test_a_name_means_the_same_configuration_in_every_table() -> None:

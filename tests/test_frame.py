@@ -110,7 +110,7 @@ def test_every_page_is_in_the_table_of_contents() -> None:
     found = {file.relative_to(ROOT / "book").with_suffix("").as_posix() for file in files}
     assert found == set(chapters.pages())
     numbered = {page for page in chapters.pages() if page[0].isdigit()}
-    appendices = {"reading-notes", "routing-rules", "numbers"}
+    appendices = {"reading-notes", "relatives", "routing-rules", "numbers"}
     notebooks = {path.stem for path in chapters.notebooks()} - appendices
     assert numbered == notebooks, "a chapter is a numbered notebook"
 

@@ -1,6 +1,5 @@
 """All tables by name: the paper's, its synthetic figures, its relatives, and what its numbers depend on."""
 
-from .. import methods
 from ..errors import unknown
 from .paper import ADAPTORS, CONVLORA, METHOD_COLUMNS, METHODS, OPTIMAL_1, RHO_AND_C
 from .schema import Column, Row, Table
@@ -41,6 +40,19 @@ BATCH_NORA = Table(
 
 # Not the paper's: all other methods of the package as they come, on the paper's tasks. Those have no norms,
 # which FedBN needs.
+_NAMES = {
+    "mfl": "(MFL)",
+    "mfl-ws": "(MFL-WS)",
+    "local": "Local training",
+    "fine-tuned": "FedAvg, fine-tuned",
+    "fedprox": "FedProx",
+    "ditto": "Ditto",
+    "fedper": "FedPer",
+    "per-fedavg": "Per-FedAvg",
+    "ifca": "IFCA",
+    "fedem": "FedEM",
+    "federated-clustering": "Federated clustering",
+}
 RELATIVES = Table(
     "relatives",
     "Accuracy of the paper's relatives, with their own defaults",
@@ -48,11 +60,7 @@ RELATIVES = Table(
         METHODS.row("fedavg"),
         METHODS.row("floral-10-learned"),
         Row("ensemble-weights", "Ensemble of weights, learned", "ensemble", {"routing": "learned"}),
-        *(
-            Row(name, name, name)
-            for name in methods.METHODS
-            if name not in {"fedbn", *(row.method for row in METHODS.rows)}
-        ),
+        *(Row(name, label, name) for name, label in _NAMES.items()),
     ),
     METHOD_COLUMNS,
 )
