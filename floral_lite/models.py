@@ -121,7 +121,9 @@ class Normalise(nn.Module):
 
 
 def seeded(build: Callable[[], nn.Module], seed: int) -> nn.Module:
-    """A model whose first parameters follow from a seed; torch's global generator is left as it was.
+    """A model, built on the CPU, whose first parameters follow from a seed.
+
+    Torch's own generators are left as they were.
 
     Example:
         >>> first, second = (seeded(lambda: nn.Linear(2, 2), seed=1) for _ in range(2))
@@ -130,7 +132,7 @@ def seeded(build: Callable[[], nn.Module], seed: int) -> nn.Module:
     """
     check_seed(seed)
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)  # torch.manual_seed sets those of GPUs too
         return build()
 
 
@@ -143,7 +145,7 @@ def reinitialised(model: nn.Module, *key: int) -> nn.Module:
     """
     fresh = copy.deepcopy(model)
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(stream(key[0], "copies", *key[1:]).initial_seed())
+        torch.default_generator.manual_seed(stream(key[0], "copies", *key[1:]).initial_seed())
         for layer in fresh.modules():
             for name in ("reset_parameters", "_reset_parameters"):  # attention has the second
                 if hasattr(layer, name):

@@ -128,6 +128,15 @@ def test_normalising_has_no_state_and_goes_along_with_any_leading_axes_and_type(
     assert float(layer(torch.tensor([0.4914, 0.0, 0.0])[:, None, None])[0]) == pytest.approx(0, abs=1e-7)
 
 
+def test_models_are_drawn_without_the_generators_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    def seed_all(seed: int) -> None:
+        raise AssertionError(f"CUDA's generators are set to {seed}")
+
+    monkeypatch.setattr(torch.cuda, "manual_seed_all", seed_all)
+    layer = seeded(lambda: nn.Linear(3, 2), 1)
+    assert not torch.equal(reinitialised(layer, 1).weight, layer.weight)  # type: ignore[arg-type]
+
+
 def test_a_seed_gives_the_same_model_and_leaves_the_global_generator_alone() -> None:
     before = torch.get_rng_state()
     first, again, other = (seeded(lambda: nn.Linear(3, 2), seed).weight for seed in (1, 1, 2))
