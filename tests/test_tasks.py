@@ -386,6 +386,19 @@ def test_the_truth_behind_synthetic_targets_can_be_had(name: str) -> None:
         assert not torch.allclose(targets, tasks.truth(other).targets(inputs, cluster), rtol=0.1)
     with pytest.raises(InputError, match=r"task is 'digits-rotate'.*synthetic-linear, synthetic-mlp"):
         tasks.truth(tasks.load("digits-rotate"))
+    # less training data, or another device's copy, have the same truth
+    small = tasks.load(name, seed=4, num_clients=6, num_clusters=3, data_fraction=0.5)
+    assert torch.equal(tasks.truth(small.to(torch.device("cpu"))).base, truth.base)
+
+
+def test_a_name_alone_has_no_truth() -> None:
+    drawn = tasks.load("synthetic-linear")
+    pairs = {str(k): (2 * shard.inputs, shard.targets) for k, shard in enumerate(drawn.train)}
+    loss = functional.mse_loss
+    own = tasks.from_clients(pairs, model=nn.Linear(10, 3), loss=loss, name="synthetic-linear")
+    for other in (own, replace(drawn, details={}), replace(drawn, details=drawn.details | {"task_seed": 1})):
+        with pytest.raises(InputError, match="whose data no known parameters made"):
+            tasks.truth(other)
 
 
 @pytest.mark.parametrize(
