@@ -63,8 +63,9 @@ class LocalAdaptor(Method):
         parts: dict[str, Part] = dict(client.shared)
         for name, adaptor in self.plan.items():
             factors = adaptors.factors_of(name, adaptor, client.private)
-            (some, shape), *_ = ((factors[factor], shape) for factor, shape in adaptor.shapes.items())
-            mixture = some.new_ones(some.shape[: -len(shape)])
+            factor, shape = next(iter(adaptor.shapes.items()))
+            # (1,), or (k, 1) of a stack
+            mixture = factors[factor].new_ones(factors[factor].shape[: -len(shape)])
             parts[name] = Mixture(client.shared[name], adaptor, factors, mixture)
         return parts
 
