@@ -64,17 +64,28 @@ def vgg8() -> nn.Module:
     layers: list[nn.Module] = [Normalise(*CIFAR_STATISTICS)]
     num_in = 3
     for num_out in (16, 32, 64, 128, 512):
-        layer = nn.Conv2d(num_in, num_out, 3, padding=1)
-        # N(0, sqrt(2 / (k k c_out))), a standard deviation
-        nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
-        nn.init.zeros_(layer.get_parameter("bias"))
-        layers += [layer, nn.ReLU(), nn.MaxPool2d(2)]
+        layers += [HeConv2d(num_in, num_out, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)]
         num_in = num_out
     # 32 x 32 pixels, halved five times, are one
     layers += [nn.Flatten()]
     for _ in range(2):
         layers += [nn.Dropout(0.5), nn.Linear(512, 512), nn.ReLU()]
     return nn.Sequential(*layers, nn.Linear(512, 100))
+
+
+class HeConv2d(nn.Conv2d):
+    """A convolution whose first weights are N(0, sqrt(2 / (k k c_out))), and whose biases are zero.
+
+    They are a property of the layer, so that a copy of the model that is drawn anew begins alike.
+
+    Source: the authors' configuration; He et al., 2015, with the outputs counted.
+    """
+
+    def reset_parameters(self) -> None:
+        """Draw the weights, after those of torch's own layer: the layers behind it begin as with that."""
+        super().reset_parameters()
+        nn.init.kaiming_normal_(self.weight, mode="fan_out", nonlinearity="relu")
+        nn.init.zeros_(self.get_parameter("bias"))
 
 
 class Normalise(nn.Module):
@@ -110,7 +121,9 @@ class Normalise(nn.Module):
 
 
 def seeded(build: Callable[[], nn.Module], seed: int) -> nn.Module:
-    """A model whose first parameters follow from a seed; torch's global generator is left as it was.
+    """A model, built on the CPU, whose first parameters follow from a seed.
+
+    Torch's own generators are left as they were.
 
     Example:
         >>> first, second = (seeded(lambda: nn.Linear(2, 2), seed=1) for _ in range(2))
@@ -119,12 +132,12 @@ def seeded(build: Callable[[], nn.Module], seed: int) -> nn.Module:
     """
     check_seed(seed)
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)  # torch.manual_seed sets those of GPUs too
         return build()
 
 
 def reinitialised(model: nn.Module, *key: int) -> nn.Module:
-    """A copy of a model whose layers draw their first parameters anew, as torch's layers do by default.
+    """A copy of a model whose layers draw their first parameters anew, each with its reset_parameters().
 
     Args:
         model: it is left as it is.
@@ -132,7 +145,7 @@ def reinitialised(model: nn.Module, *key: int) -> nn.Module:
     """
     fresh = copy.deepcopy(model)
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(stream(key[0], "copies", *key[1:]).initial_seed())
+        torch.default_generator.manual_seed(stream(key[0], "copies", *key[1:]).initial_seed())
         for layer in fresh.modules():
             for name in ("reset_parameters", "_reset_parameters"):  # attention has the second
                 if hasattr(layer, name):

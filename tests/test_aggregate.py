@@ -168,6 +168,13 @@ def test_the_mismatch_of_the_truth_is_zero_whatever_the_adaptors_are_called(
     assert mismatch(mixture, clusters, torch.tensor(counts).float()) == pytest.approx(0.0, abs=1e-6)
 
 
+def test_a_cluster_in_which_nobody_is_does_not_count_as_a_mismatch() -> None:
+    assert mismatch(torch.eye(3)[:2], torch.tensor([0, 2]), torch.ones(2)) == 0.0
+    # halves of each of two clusters, whatever they are called
+    uniform = torch.full((4, 2), 0.5)
+    assert mismatch(uniform, torch.tensor([1, 5, 1, 5]), torch.ones(4)) == pytest.approx(1.0, abs=1e-6)
+
+
 @pytest.mark.parametrize("num_clusters", [1, 2, 3, 4, 10])
 def test_the_mismatch_of_uniform_routers(num_clusters: int) -> None:
     """Of K balanced clients K / C are in a cluster, where p goes from C / K to 1 / K; elsewhere from 0."""

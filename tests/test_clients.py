@@ -68,6 +68,16 @@ def test_targets_may_be_numbers_where_the_loss_takes_them() -> None:
     assert train(task, methods.FedAvg(task.model), rounds=1).history.rounds[0].test_loss is not None
 
 
+@pytest.mark.parametrize("kind", [bool, np.int64, np.float32])
+def test_what_a_loss_compares_with_the_outputs_has_their_precision(kind: type) -> None:
+    answers = (LABELS > 0).astype(kind)[:, None]
+    pairs = {name: (IMAGES[rows], answers[rows]) for name, rows in ROWS.items()}
+    loss = functional.binary_cross_entropy_with_logits
+    task = tasks.from_clients(pairs, model=lambda: mlp(16, 4, 1), loss=loss)
+    assert task.train[0].targets.dtype == torch.float32
+    assert train(task, methods.FedAvg(task.model), rounds=1).history.rounds[0].test_accuracy is None
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -90,6 +100,7 @@ def test_targets_may_be_numbers_where_the_loss_takes_them() -> None:
         ),
         ({"model": nn.Linear(5, 3)}, "model does not take images of shape (1, 4, 4)"),
         ({"loss": functional.mse_loss, "train": {"a": (IMAGES, LABELS[:3])}}, "its targets (3,)"),
+        ({"loss": functional.mse_loss}, "targets of shape (16,), and the model's outputs have shape (16, 3)"),
     ],
 )
 def test_clients_that_make_no_task_are_refused(changes: dict[str, Any], message: str) -> None:

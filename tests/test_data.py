@@ -186,6 +186,9 @@ def test_groups_without_labels_and_clients_without_samples_are_refused() -> None
         (7, 0.05, 7),
         (90, 1.0, 90),
         (10, 0.01, 10),
+        # as floats, 28.999... and 56.999...
+        (100, 0.29, 29),
+        (100, 0.57, 57),
     ],
 )
 def test_a_share_of_the_samples_is_kept_but_at_least_ten(

@@ -300,6 +300,13 @@ def test_every_loss_that_is_a_plain_mean(name: str, loss: Any) -> None:
     assert (federation.history.rounds[-1].test_accuracy is not None) == labels
 
 
+def test_a_single_number_is_regressed_by_clients_that_nobody_mixes() -> None:
+    task = make_task(lambda: nn.Linear(4, 1), normal(4), loss=functional.mse_loss, outputs=1)
+    for client, shard in enumerate(task.train):
+        shard.targets.add_(10 * client)
+    compare(task, methods.Local(task.model))
+
+
 def squared(outputs: Tensor, targets: Tensor) -> Tensor:
     """A mean that the engine does not know to be one."""
     return (outputs - targets).square().mean()

@@ -649,6 +649,14 @@ def test_a_method_on_another_model_is_refused(ragged_task: Task) -> None:
 
 
 @pytest.mark.parametrize("engine", ["fast", "loop"])
+def test_a_method_of_another_seeds_model_is_refused(engine: Engine) -> None:
+    """Of the same shapes, and so trained from other first parameters than the task's."""
+    task, other = (tasks.load("digits-rotate", seed=seed, num_clients=4) for seed in (0, 1))
+    with pytest.raises(InputError, match=r"another model than the task's.*methods\.FedAvg\(task\.model\)"):
+        train(task, methods.FedAvg(other.model), engine=engine, rounds=1)
+
+
+@pytest.mark.parametrize("engine", ["fast", "loop"])
 def test_a_last_batch_of_one_sample_is_refused_where_a_batch_norm_needs_two(engine: Engine) -> None:
     clients: dict[str, Any] = {"sizes": (6, 7), "test_sizes": (2, 2), "clusters": (0, 0)}
     flat = make_task(lambda: nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)), normal(4), **clients)

@@ -7,7 +7,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from floral_lite.models import Normalise, cnn, mlp, relu_net, seeded, vgg8
+from floral_lite import methods
+from floral_lite.federation.layers import chain
+from floral_lite.models import Normalise, cnn, mlp, reinitialised, relu_net, seeded, vgg8
 
 IMAGES = torch.rand(4, 3, 32, 32, generator=torch.Generator().manual_seed(0))
 
@@ -87,6 +89,32 @@ def test_the_convolutions_of_the_vgg8_begin_as_the_authors_have_them() -> None:
             assert not layer.get_parameter("bias").any()
 
 
+def test_the_convolutions_of_the_vgg8_draw_what_torchs_draw_and_then_their_own() -> None:
+    def plain() -> nn.Conv2d:
+        layer = nn.Conv2d(3, 16, 3, padding=1)
+        nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
+        return layer
+
+    # so that the layers after it begin as with torch's own
+    layer = seeded(vgg8, 5)[1]  # type: ignore[index]
+    assert torch.equal(layer.weight, seeded(plain, 5).weight)
+
+
+def test_every_model_of_an_ensemble_of_vgg8_begins_as_the_authors_have_it() -> None:
+    state = methods.Ensemble(seeded(vgg8, 0), num_clusters=4).initialise(torch.arange(4), seed=0)
+    for name, models in state.clustered.items():
+        if models.dim() == 5:
+            spreads = models.flatten(1).std(dim=1)
+            torch.testing.assert_close(spreads, spreads[:1].expand(4), rtol=0.15, atol=0)
+            assert not state.clustered[name.replace("weight", "bias")].any()
+            assert not torch.equal(models[1], models[2])
+
+
+def test_the_vgg8_is_a_chain_of_layers_and_stays_one_in_a_copy() -> None:
+    assert chain(vgg8()) is not None
+    assert chain(reinitialised(vgg8(), 0, 1)) is not None
+
+
 def test_normalising_has_no_state_and_goes_along_with_any_leading_axes_and_type() -> None:
     layer = Normalise((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010))
     assert not list(layer.parameters())
@@ -98,6 +126,15 @@ def test_normalising_has_no_state_and_goes_along_with_any_leading_axes_and_type(
     assert layer(IMAGES.double()).dtype == torch.float64
     # red alone is 0.4914: nothing is left of it
     assert float(layer(torch.tensor([0.4914, 0.0, 0.0])[:, None, None])[0]) == pytest.approx(0, abs=1e-7)
+
+
+def test_models_are_drawn_without_the_generators_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    def seed_all(seed: int) -> None:
+        raise AssertionError(f"CUDA's generators are set to {seed}")
+
+    monkeypatch.setattr(torch.cuda, "manual_seed_all", seed_all)
+    layer = seeded(lambda: nn.Linear(3, 2), 1)
+    assert not torch.equal(reinitialised(layer, 1).weight, layer.weight)  # type: ignore[arg-type]
 
 
 def test_a_seed_gives_the_same_model_and_leaves_the_global_generator_alone() -> None:

@@ -39,7 +39,7 @@ def marked(sizes: list[int], first: int, settings: Settings, augment: Marks | No
     shards = []
     for client, size in enumerate(sizes):
         numbers = 1000.0 * (first + client) + torch.arange(size, dtype=torch.float64)
-        shards.append(Shard(numbers[:, None], numbers))
+        shards.append(Shard(numbers[:, None], numbers[:, None]))
     model = nn.Linear(1, 1).double()
     clusters = torch.zeros(len(sizes), dtype=torch.long)
     return Task("marked", model, nn.functional.mse_loss, shards, shards, clusters, settings, {}, augment)
@@ -114,9 +114,9 @@ def test_steps_are_fetched_a_few_at_a_time_and_none_is_lost() -> None:
     taken: dict[int, list[float]] = {client: [] for client in range(len(sizes))}
     for batch in Plan(members, all_jobs(members), settings, NUMBER).batches():
         for client, targets in enumerate(batch.targets):
-            taken[client] += targets.tolist()
+            taken[client] += targets.flatten().tolist()
     assert {client: sorted(of_client) for client, of_client in taken.items()} == {
-        client: members[0].task.train[client].targets.tolist() for client in range(len(sizes))
+        client: members[0].task.train[client].targets.flatten().tolist() for client in range(len(sizes))
     }
 
 
@@ -125,8 +125,13 @@ def test_samples_of_several_runs_come_in_the_order_of_the_jobs() -> None:
     jobs = [Job(1, 2, 9), Job(0, 1, 6), Job(1, 0, 7), Job(0, 0, 5)]
     rows = torch.tensor([[8, 0], [5, 1], [6, 2], [4, 3]])
     inputs, targets = fetch(members, jobs, "train", rows)
-    assert targets.tolist() == [[102008.0, 102000.0], [1005.0, 1001.0], [100006.0, 100002.0], [4.0, 3.0]]
-    assert torch.equal(inputs[..., 0], targets)
+    assert targets.squeeze(-1).tolist() == [
+        [102008.0, 102000.0],
+        [1005.0, 1001.0],
+        [100006.0, 100002.0],
+        [4.0, 3.0],
+    ]
+    assert torch.equal(inputs, targets)
 
 
 @pytest.mark.parametrize("stateful", [True, False])

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from floral_lite import InputError, Settings, Shard, Task, tasks
+from floral_lite import InputError, Settings, Shard, Task, methods, tasks, train
 from floral_lite.data import FlipAndCrop, as_float, digits, shift_labels
 from floral_lite.federation.pool import Pool
 from floral_lite.federation.task import Loss
@@ -386,6 +386,19 @@ def test_the_truth_behind_synthetic_targets_can_be_had(name: str) -> None:
         assert not torch.allclose(targets, tasks.truth(other).targets(inputs, cluster), rtol=0.1)
     with pytest.raises(InputError, match=r"task is 'digits-rotate'.*synthetic-linear, synthetic-mlp"):
         tasks.truth(tasks.load("digits-rotate"))
+    # less training data, or another device's copy, have the same truth
+    small = tasks.load(name, seed=4, num_clients=6, num_clusters=3, data_fraction=0.5)
+    assert torch.equal(tasks.truth(small.to(torch.device("cpu"))).base, truth.base)
+
+
+def test_a_name_alone_has_no_truth() -> None:
+    drawn = tasks.load("synthetic-linear")
+    pairs = {str(k): (2 * shard.inputs, shard.targets) for k, shard in enumerate(drawn.train)}
+    loss = functional.mse_loss
+    own = tasks.from_clients(pairs, model=nn.Linear(10, 3), loss=loss, name="synthetic-linear")
+    for other in (own, replace(drawn, details={}), replace(drawn, details=drawn.details | {"task_seed": 1})):
+        with pytest.raises(InputError, match="whose data no known parameters made"):
+            tasks.truth(other)
 
 
 @pytest.mark.parametrize(
@@ -509,14 +522,14 @@ def test_a_task_of_ones_own() -> None:
             [shard(), shard(), shard(largest=3)],
             [shard()] * 3,
             None,
-            "client 2 has targets from 0 to 3.*3 outputs.*0 to 2",
+            "client 2 has train targets from 0 to 3.*3 outputs.*0 to 2",
         ),
-        ([shard()] * 2, [shard(), shard(largest=3)], None, "client 1 has targets from 0 to 3"),
+        ([shard()] * 2, [shard(), shard(largest=3)], None, "client 1 has test targets from 0 to 3"),
         (
             [Shard(torch.ones(1, 2), torch.tensor([-1]))],
             [shard()],
             None,
-            "client 0 has targets from -1 to -1",
+            "client 0 has train targets from -1 to -1",
         ),
     ],
     ids=[
@@ -560,6 +573,55 @@ class Pair(nn.Linear):
 def test_outputs_that_are_no_tensor_are_refused() -> None:
     with pytest.raises(InputError, match="the model returns a tuple, and a task needs one tensor"):
         task([shard()], [shard()], model=Pair(2, 3))
+
+
+def numbers(*shape: int, dtype: torch.dtype = torch.float32) -> Shard:
+    return Shard(torch.ones(4, 2), torch.ones(4, *shape, dtype=dtype))
+
+
+@pytest.mark.parametrize(
+    ("loss", "targets", "message"),
+    [
+        (
+            functional.mse_loss,
+            numbers(),
+            r"targets of shape \(4,\).*outputs have shape \(4, 3\).*\[:, None\]",
+        ),
+        (functional.l1_loss, numbers(1), r"targets of shape \(4, 1\).*outputs have shape \(4, 3\)"),
+        (functional.mse_loss, numbers(3, dtype=torch.int64), r"targets of torch.int64.*to\(torch"),
+        (functional.cross_entropy, numbers(1, dtype=torch.int64), r"targets of shape \(4, 1\).*\[:, 0\]"),
+        (nn.CrossEntropyLoss(), numbers(3, dtype=torch.int64), r"targets of shape \(4, 3\)"),
+    ],
+)
+def test_targets_that_do_not_fit_the_outputs_are_refused(loss: Loss, targets: Shard, message: str) -> None:
+    with pytest.raises(InputError, match=f"client 0 has train {message}"):
+        task([targets], [targets], loss=loss)
+
+
+def test_every_client_must_have_targets_that_fit() -> None:
+    with pytest.raises(InputError, match="client 1 has test targets of shape"):
+        task([numbers(3)] * 2, [numbers(3), numbers()], loss=functional.mse_loss)
+
+
+def test_labels_of_an_images_pixels_are_refused() -> None:
+    images = Shard(torch.ones(4, 2, 5, 5), torch.zeros(4, 5, 5, dtype=torch.long))
+    with pytest.raises(InputError, match=r"outputs have shape \(1, 3, 5, 5\).*one label for each sample"):
+        task([images], [images], model=nn.Conv2d(2, 3, 1))
+
+
+def test_labels_of_a_sequences_words_are_taken_by_a_loss_of_ones_own() -> None:
+    def of_words(outputs: Tensor, targets: Tensor) -> Tensor:
+        return functional.cross_entropy(outputs.flatten(0, -2), targets.flatten())
+
+    words = Shard(torch.ones(4, 5, 2), torch.zeros(4, 5, dtype=torch.long))
+    own = task([words], [words], loss=of_words)
+    assert train(own, methods.FedAvg(own.model), rounds=1).history.rounds[-1].test_accuracy is not None
+
+
+def test_integers_that_are_no_labels_are_told_apart() -> None:
+    ages = Shard(torch.ones(2, 2), torch.tensor([20, 28]))
+    with pytest.raises(InputError, match=r"20 to 28; .*integers are read as labels.* give numbers as floats"):
+        task([ages], [ages], loss=nn.PoissonNLLLoss())
 
 
 @pytest.mark.parametrize(

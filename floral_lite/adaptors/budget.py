@@ -1,8 +1,8 @@
 """The relative parameter budget rho: how large an adaptor may be, and its rank."""
 
 import math
-from fractions import Fraction
 
+from ..decimals import as_written
 from ..errors import require
 
 
@@ -39,5 +39,5 @@ def largest_rank(weight_size: int, cost_of_a_rank: int, budget: float) -> int:
         1
     """
     check_budget(budget)
-    # r = max(1, floor(rho m n / (m + n))), with rho as written: as a float, 0.57 * 100 is 56.999...
-    return max(1, math.floor(Fraction(str(float(budget))) * weight_size / cost_of_a_rank))
+    # r = max(1, floor(rho m n / (m + n)))
+    return max(1, math.floor(as_written(budget) * weight_size / cost_of_a_rank))

@@ -66,15 +66,14 @@ class LowRankAdaptor:
     def initialise(self, num_clusters: int, generator: torch.Generator) -> dict[str, Tensor]:
         """C fresh adaptors, each with U V^T = 0: U (C, *rows, R) and V (C, *columns, R)."""
         factors = {name: torch.zeros(num_clusters, *shape) for name, shape in self.shapes.items()}
-        rows, columns = (prod(shape[:-1]) for shape in self.shapes.values())
         if self.init == "paper":
             # variance 1 / m, so that U^T U is about I: the first step on V then moves L by the
             # gradient of W projected on the columns of U, whatever the layer's size
-            bound = (3 / rows) ** 0.5
+            bound = (3 / prod(self.shape[axis] for axis in self.rows)) ** 0.5
             factors["U"].uniform_(-bound, bound, generator=generator)
         else:
             # V uniform with variance 2 / n
-            bound = (6 / columns) ** 0.5
+            bound = (6 / prod(self.shape[axis] for axis in self.columns)) ** 0.5
             factors["V"].uniform_(-bound, bound, generator=generator)
         return factors
 

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from ..decimals import as_written
 from ..errors import require
 
 # However small the share that is kept, a client trains on this many samples (if it has them).
@@ -79,7 +80,7 @@ def num_kept(num_samples: int, data_fraction: float) -> int:
         (125, 10, 7)
     """
     check_data_fraction(data_fraction)
-    return min(num_samples, max(MIN_SAMPLES, int(data_fraction * num_samples)))
+    return min(num_samples, max(MIN_SAMPLES, int(as_written(data_fraction) * num_samples)))
 
 
 def check_data_fraction(data_fraction: float) -> None:

@@ -61,7 +61,7 @@ def mismatch(mixture: Tensor, clusters: Tensor, num_samples: Tensor) -> float:
 
     Args:
         mixture: learned pi, shape (K, C).
-        clusters: true cluster of each client, integers in [0, C*), shape (K,).
+        clusters: true cluster of each client, integers >= 0, shape (K,).
         num_samples: N^k, shape (K,).
 
     Returns:
@@ -69,7 +69,8 @@ def mismatch(mixture: Tensor, clusters: Tensor, num_samples: Tensor) -> float:
 
     Source: section 'Analysis', the total variation distance ||delta_c||_1.
     """
-    truth = torch.nn.functional.one_hot(clusters).to(mixture)
+    # a cluster in which nobody is has no weights to compare
+    truth = torch.nn.functional.one_hot(clusters.unique(return_inverse=True)[1]).to(mixture)
     learned = client_given_cluster(mixture, num_samples)
     wanted = client_given_cluster(truth, num_samples)
     # ||delta_c||_1 = sum_k |p_hat(k | c) - p(k | c)|

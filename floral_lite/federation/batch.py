@@ -5,22 +5,12 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
-from .task import Loss
+from .task import ELEMENTWISE, OF_LABELS, Loss
 
 # Torch's losses that are a plain mean over the samples. With them a short batch can be filled up
 # with rows that do not count; a batch norm, or another loss, must not see such rows.
-MEANS: tuple[Loss, ...] = (
-    functional.cross_entropy,
-    functional.nll_loss,
-    functional.mse_loss,
-    functional.l1_loss,
-    functional.smooth_l1_loss,
-    functional.huber_loss,
-    functional.binary_cross_entropy,
-    functional.binary_cross_entropy_with_logits,
-)
+MEANS = (*OF_LABELS, *ELEMENTWISE)
 
 
 class Batch(NamedTuple):

@@ -4,7 +4,6 @@ import math
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor
 
 from ..roles import Roles
 from . import engine, loop
@@ -94,16 +93,14 @@ def score_together(
 ) -> list[Score]:
     """The scores of a stack of clients, some rows of their test shards at a time."""
     task, method = members[0].task, members[0].method
-    loss: Tensor | float = 0.0
-    accuracy: Tensor | float = 0.0
+    losses, hits = [], []
     for of_networks, targets, weights in outputs_together(
         members, jobs, "test", layers, client, method.networks, TEST_ROWS
     ):
         outputs = method.predict(client, of_networks, task.is_classification)
-        loss = loss + client_losses(task.loss, outputs, targets, weights)
+        losses.append(client_losses(task.loss, outputs, targets, weights))
         if task.is_classification:
-            accuracy = accuracy + ((outputs.argmax(dim=-1) == targets) * weights).sum(dim=1)
-    assert isinstance(loss, Tensor)
-    if not isinstance(accuracy, Tensor):
-        return [Score(value, None) for value in loss.tolist()]
-    return [Score(*pair) for pair in zip(loss.tolist(), accuracy.tolist(), strict=True)]
+            hits.append(((outputs.argmax(dim=-1) == targets) * weights).sum(dim=1))
+    loss = sum(losses, torch.zeros(())).tolist()
+    accuracy = sum(hits, torch.zeros(())).tolist() if hits else [None] * len(loss)
+    return [Score(*pair) for pair in zip(loss, accuracy, strict=True)]

@@ -17,7 +17,7 @@ from ..adaptors import LowRankAdaptor
 from ..dropout import keep, next_key
 from ..factored import Blend
 from ..methods import Part
-from ..models import Normalise
+from ..models import HeConv2d, Normalise
 from . import patches
 from .beside import SteppingBeside, beside, in_memory_side_by_side
 from .settings import Settings
@@ -40,7 +40,7 @@ def chain(model: nn.Module) -> Layers | None:
         hooks = layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks
         if type(layer) is nn.Sequential and not hooks:
             continue
-        known = type(layer) in (nn.Linear, nn.Conv2d, nn.Flatten, nn.Dropout, *PER_SAMPLE)
+        known = type(layer) in (nn.Linear, nn.Conv2d, HeConv2d, nn.Flatten, nn.Dropout, *PER_SAMPLE)
         plain = getattr(layer, "padding_mode", "zeros") == "zeros" and getattr(layer, "start_dim", 1) >= 1
         if not known or not plain or hooks or list(layer.buffers()):
             return None

@@ -132,11 +132,11 @@ def stacked_rounds(
     require(len(runs) > 0, "runs is empty; give at least one Run(task, method, seed)")
     require(engine in get_args(Engine), f"engine is {engine!r}; it is 'fast' or 'loop'")
     place = find_device(device)
-    for run in runs if len(runs) > 1 else ():
+    for run in runs:
         require(
             getattr(run.method, "model", run.task.model) is run.task.model,
-            f"the method of seed {run.seed} was made on another run's model; each run needs one of its own: "
-            f"methods.{type(run.method).__name__}(task.model)",
+            f"the method of seed {run.seed} was made on another model than the task's: make it on the task's "
+            f"own, such as methods.{type(run.method).__name__}(task.model)",
         )
     moved: dict[torch.Tensor, torch.Tensor] = {}
     runs = [run._replace(task=run.task.to(place, moved)) for run in runs]

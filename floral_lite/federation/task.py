@@ -7,6 +7,7 @@ from functools import cached_property
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
 from ..errors import InputError, require
@@ -16,6 +17,18 @@ from .settings import Settings
 from .shards import Augment, Shard
 
 Loss = Callable[[Tensor, Tensor], Tensor]
+
+# Torch's losses of labels (N,) and logits (N, labels), and those that compare numbers one by one with as
+# many outputs. All are plain means over the samples.
+OF_LABELS: tuple[Loss, ...] = (functional.cross_entropy, functional.nll_loss)
+ELEMENTWISE: tuple[Loss, ...] = (
+    functional.mse_loss,
+    functional.l1_loss,
+    functional.smooth_l1_loss,
+    functional.huber_loss,
+    functional.binary_cross_entropy,
+    functional.binary_cross_entropy_with_logits,
+)
 
 
 @dataclass(frozen=True)
@@ -37,8 +50,9 @@ class Task:
         augment: changes training inputs at random, a new draw each time they are used; None for nothing.
 
     Raises:
-        InputError: a client is without data, lengths differ, a target is out of range, or the model
-            has a layer under two names, a batch norm without momentum, or outputs that are no tensor.
+        InputError: a client is without data, lengths differ, a target is out of range or of another shape
+            than the outputs, or the model has a layer under two names, a batch norm without momentum, or
+            outputs that are no tensor.
     """
 
     name: str
@@ -86,11 +100,11 @@ class Task:
                 f"the model has one layer under two names, {first} and {name}; register it once, "
                 "and call it twice",
             )
-        if self.is_classification:
+        if self.is_classification or self.loss in ELEMENTWISE:
             self._check_targets()
 
     def _check_targets(self) -> None:
-        """Every label must be one of the model's outputs."""
+        """Labels must be among the model's outputs; numbers must be as many as the outputs."""
         model = copy.deepcopy(self.model).eval()
         with torch.no_grad():
             outputs = model(self.train[0].inputs[:1])
@@ -99,15 +113,34 @@ class Task:
             f"the model returns a {type(outputs).__name__}, and a task needs one tensor, the logits: put it "
             "into a module whose forward returns that part alone",
         )
-        num_labels = outputs.shape[-1]
-        for shards in (self.train, self.test):
+        require(
+            self.loss not in OF_LABELS or outputs.dim() == 2,
+            f"the model's outputs have shape {tuple(outputs.shape)}, and this loss is of one label for each "
+            "sample: give a model with outputs (N, labels), or a loss of your own, of (N, ..., labels)",
+        )
+        numbers = self.loss in ELEMENTWISE
+        wanted = outputs.shape[1:] if numbers else outputs.shape[1:-1]
+        for split, shards in (("train", self.train), ("test", self.test)):
             for client in known(shards):
                 targets = shards[client].targets
-                low, high = int(targets.min()), int(targets.max())
+                told = f"client {client} has {split} targets"
                 require(
-                    low >= 0 and high < num_labels,
-                    f"client {client} has targets from {low} to {high}; the model has {num_labels} outputs, "
-                    f"so targets must be 0 to {num_labels - 1}",
+                    targets.shape[1:] == wanted,  # else a loss compares each sample with the targets of all
+                    f"{told} of shape {tuple(targets.shape)}, and the model's outputs have shape "
+                    f"{(len(targets), *outputs.shape[1:])}: give targets of shape "
+                    f"{(len(targets), *wanted)}, such as targets[:, None] for one output, targets[:, 0] for "
+                    "labels",
+                )
+                require(
+                    not numbers or targets.is_floating_point(),
+                    f"{told} of {targets.dtype}, which this loss compares with the model's outputs: give "
+                    f"targets.to({outputs.dtype})",
+                )
+                low, high, num_labels = targets.min().item(), targets.max().item(), outputs.shape[-1]
+                require(
+                    numbers or (low >= 0 and high < num_labels),
+                    f"{told} from {low} to {high}; the model has {num_labels} outputs, and integers are read "
+                    f"as labels, so they must be 0 to {num_labels - 1}; give numbers as floats",
                 )
 
     def check_batches(self, batch_size: int) -> None:

@@ -11,7 +11,7 @@ from ..data import as_float
 from ..errors import require
 from ..federation import Settings, Shard, Task
 from ..federation.shards import Augment
-from ..federation.task import Loss
+from ..federation.task import ELEMENTWISE, Loss
 from ..models import seeded
 from ..seeds import stream
 from .arrays import Array, as_tensor, check_model, first_dtype, in_precision, read_arrays, split_rows
@@ -42,7 +42,8 @@ def from_clients(
 
     Args:
         train: each client's inputs (N, ...) and targets by the client's name, in the order of the task's
-            clients. Targets are labels from 0 on, shape (N,), or, with another loss, floats.
+            clients. Targets are labels from 0 on, shape (N,); with a loss that compares outputs one by one,
+            numbers of the outputs' shape, (N, outputs).
         test: the same to test on, for the same clients; if None, a share of each client's samples is kept
             for it, chosen by the seed.
         model: the base model, which is copied, or what builds it.
@@ -128,5 +129,6 @@ def _read(name: str, pair: object, loss: Loss, dtype: torch.dtype) -> Shard:
         f"{inputs_name} have shape {tuple(inputs.shape)} and its targets {tuple(targets.shape)}; they must "
         "be (N, ...) and (N,) or (N, outputs), with the same N of at least 1",
     )
-    targets = targets.to(dtype) if targets.is_floating_point() else targets.long()
+    numbers = targets.is_floating_point() or loss in ELEMENTWISE  # 0 and 1 too, where a loss compares them
+    targets = targets.to(dtype) if numbers else targets.long()
     return Shard(in_precision(as_float(inputs), dtype), targets)

@@ -27,7 +27,7 @@ def rotated(images: Tensor, labels: Tensor, cluster: int, num_clusters: int) -> 
 def label_shifted(
     images: Tensor, labels: Tensor, cluster: int, num_clusters: int, num_labels: int = 10
 ) -> tuple[Tensor, Tensor]:
-    """Cluster c calls class y by the name (y + c) mod 10."""
+    """Cluster c calls class y by the name (y + c) mod num_labels."""
     return images, shift_labels(labels, cluster, num_labels)
 
 
