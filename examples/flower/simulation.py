@@ -58,6 +58,8 @@ def main() -> None:
 def measure(task: Task, name: str) -> dict[str, Any]:
     """A run in the simulation, and the same on the engine."""
     run = Run(task, methods.make(name, task.model), seed=0)
+    # first: Flower's workers take a while to end
+    engine = train(task, run.method, seed=run.seed).history
     sizes: dict[str, list[int]] = {"message_down": [], "message_up": []}
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
@@ -76,7 +78,6 @@ def measure(task: Task, name: str) -> dict[str, Any]:
         run_simulation(app, client, task.num_clients, backend_config=ONE_WORKER)
         seconds = time.perf_counter() - begin
         history = History.load(folder / "server" / "history.json")
-    engine = train(task, run.method, seed=run.seed).history
     return {
         "task": task.name,
         "method": name,
