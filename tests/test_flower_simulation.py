@@ -68,11 +68,14 @@ def test_messages_are_counted_as_they_pass(simulation: ModuleType, three: Task, 
         history = History.load(folder / "server" / "history.json")
         assert history.bytes_down == 4 * simulation.paper_numbers(name, three.model)
         assert history.rounds[0].test_accuracy is not None  # messages of the test passed, too
-        for way, numbers in (("message_down", history.bytes_down), ("message_up", history.bytes_up)):
-            assert len(sizes[way]) == 3
+        trained = [sent for sent in grid.sent if sent[1].metadata.message_type == "train"]
+        assert len(trained) == 3
+        for which, way in ((1, "message_down"), (2, "message_up")):
+            assert sizes[way] == [simulation.num_bytes(sent[which]) for sent in trained]
             # names and headers take the same few hundred bytes a tensor, however large it is
-            names = len(grid.sent[-1][1].content.array_records["arrays"])
-            assert all(numbers + 200 * names < size < numbers + 700 * names for size in sizes[way])
+            names = len(trained[0][1].content.array_records["arrays"])
+            beside = sizes[way][0] - history.bytes_down
+            assert 200 * names < beside < 700 * names
 
 
 def test_a_client_reads_its_own_file(simulation: ModuleType, three: Task, tmp_path: Path) -> None:
