@@ -62,6 +62,16 @@ def test_lock_has_exact_versions_only() -> None:
     assert not loose
 
 
+def test_all_that_is_locked_has_hashes_but_torch() -> None:
+    text = (ROOT / "hashes.lock").read_text(encoding="utf-8").replace("\\\n    ", "")
+    rows = [line.split(" --hash=sha256:") for line in text.splitlines() if not line.startswith("#")]
+    assert [Requirement(row) for row, *_ in rows] == [
+        requirement for requirement in LOCK if name(requirement) not in ("torch", "torchvision")
+    ], "run `make lock`"
+    assert all(hashes for _, *hashes in rows)
+    assert all(re.fullmatch("[0-9a-f]{64}", one) for _, *hashes in rows for one in hashes)
+
+
 def test_runtime_dependencies_have_one_lower_bound() -> None:
     for text in PROJECT["dependencies"]:
         operators = [clause.operator for clause in Requirement(text).specifier]
