@@ -105,7 +105,7 @@ lock: $(INSTALLED)
 		--constraint requirements.lock --no-header --no-annotate pyproject.toml \
 	  | grep -vxFf requirements.lock | grep -Ev '^(nvidia-|cuda-|triton)'; } > book/_ext/coursework.lock
 	echo 'flwr>=1.41' | $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate \
-		--output-file examples/flower/flower.lock -
+		--generate-hashes --output-file examples/flower/flower.lock -
 	{ echo "# Flower and what it needs, some of it older than in requirements.lock, made by 'make lock'; Python 3.11 or newer."; \
 	  grep -v '^#' examples/flower/flower.lock; } > examples/flower/flower.lock.new
 	mv examples/flower/flower.lock.new examples/flower/flower.lock
