@@ -89,6 +89,7 @@ clean-notebooks: $(INSTALLED)
 
 # Keeps the versions that are there and still allowed; empty requirements.lock first to take the newest.
 # Left out: what torch's own Linux build brings along. pip adds that itself, and only where it is needed.
+# Of all others hashes.lock has the hashes. Not of torch and torchvision: each index has builds of its own.
 lock: $(INSTALLED)
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.10 --extra book --extra dev \
 		--no-header --no-annotate --output-file requirements.lock pyproject.toml
@@ -96,20 +97,27 @@ lock: $(INSTALLED)
 	  echo "# The nvidia, cuda and triton packages are left out: pip adds them where torch's own build needs them."; \
 	  grep -Ev '^(#|nvidia-|cuda-|triton)' requirements.lock; } > requirements.lock.new
 	mv requirements.lock.new requirements.lock
+	{ echo "# The hashes of requirements.lock but for torch and torchvision, made by 'make lock'."; \
+	  $(BIN)/uv pip compile --quiet --universal --python-version 3.10 --no-deps --generate-hashes \
+		--no-emit-package torch --no-emit-package torchvision --no-header --no-annotate requirements.lock; } > hashes.lock
 	{ echo "# What nbgrader adds to requirements.lock, made by 'make lock'."; \
 	  $(BIN)/uv pip compile --quiet --universal --python-version 3.10 --extra coursework \
 		--constraint requirements.lock --no-header --no-annotate pyproject.toml \
 	  | grep -vxFf requirements.lock | grep -Ev '^(nvidia-|cuda-|triton)'; } > book/_ext/coursework.lock
 	echo 'flwr>=1.41' | $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate \
-		--output-file examples/flower/flower.lock -
+		--generate-hashes --output-file examples/flower/flower.lock -
 	{ echo "# Flower and what it needs, some of it older than in requirements.lock, made by 'make lock'; Python 3.11 or newer."; \
 	  grep -v '^#' examples/flower/flower.lock; } > examples/flower/flower.lock.new
 	mv examples/flower/flower.lock.new examples/flower/flower.lock
 
-$(INSTALLED): requirements.lock pyproject.toml
+# Everything that has a hash first; then torch, and what its build brings along.
+HASHED := --require-hashes --no-deps --requirement
+$(INSTALLED): requirements.lock hashes.lock pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "Python 3.10 or newer, please: make book PYTHON=python3.12")'
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet $(shell grep '^uv==' requirements.lock)
+	sed -n '/^uv==/,/[^\\]$$/p' hashes.lock > .venv/uv.lock
+	$(BIN)/python -m pip install --quiet $(HASHED) .venv/uv.lock
+	$(INSTALL) --no-compile-bytecode $(HASHED) hashes.lock || $(BIN)/python -m pip install --quiet $(HASHED) hashes.lock
 	$(INSTALL) --requirement requirements.lock || $(BIN)/python -m pip install --quiet --requirement requirements.lock
 	$(BIN)/python -m pip install --quiet --no-deps --editable .
 	touch $@

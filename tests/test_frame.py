@@ -62,6 +62,27 @@ def test_lock_has_exact_versions_only() -> None:
     assert not loose
 
 
+def hashed(path: str) -> dict[str, list[str]]:
+    """The rows of a file for pip, each with its hashes."""
+    text = (ROOT / path).read_text(encoding="utf-8").replace("\\\n    ", "")
+    rows = [line.split(" --hash=sha256:") for line in text.splitlines() if not line.startswith("#")]
+    return {row: hashes for row, *hashes in rows}
+
+
+def test_all_that_is_locked_has_hashes_but_torch() -> None:
+    wanted = [requirement for requirement in LOCK if name(requirement) not in ("torch", "torchvision")]
+    assert list(map(Requirement, hashed("hashes.lock"))) == wanted, "run `make lock`"
+
+
+@pytest.mark.parametrize("path", ["hashes.lock", "examples/flower/flower.lock"])
+def test_hashes_are_those_of_files(path: str) -> None:
+    rows = hashed(path)
+    assert len(rows) > 30
+    for row, hashes in rows.items():
+        assert hashes, row
+        assert all(re.fullmatch("[0-9a-f]{64}", one) for one in hashes), row
+
+
 def test_runtime_dependencies_have_one_lower_bound() -> None:
     for text in PROJECT["dependencies"]:
         operators = [clause.operator for clause in Requirement(text).specifier]

@@ -88,7 +88,9 @@ def execute_all(paths: Iterable[Path], cache: Path | None) -> None:
                 from jupyter_cache.base import CacheBundleIn
 
                 bundle = CacheBundleIn(notebook, path, data={"execution_seconds": seconds})
-                get_cache(cache).cache_notebook_bundle(bundle, check_validity=False, overwrite=True)
+                store = get_cache(cache)
+                store.cache_notebook_bundle(bundle, check_validity=False, overwrite=True)
+                store.db.dispose()  # Python 3.13 warns of a database that is left open
 
 
 if __name__ == "__main__":

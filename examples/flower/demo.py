@@ -31,7 +31,6 @@ def main() -> None:
     parser.add_argument("--method", default="floral")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--folder", type=Path, help="for keys, logs and files; one that is removed if none")
-    parser.add_argument("--simulate", action="store_true", help="in Flower's simulation: flwr[simulation]")
     parser.add_argument("--out", type=Path, help="a JSON file for the numbers")
     given = parser.parse_args()
     config = {
@@ -43,14 +42,13 @@ def main() -> None:
     made = describe(sys.argv)
     with tempfile.TemporaryDirectory() as temporary:
         folder = (given.folder or Path(temporary)).absolute()
-        task = deal(folder, NUM_CLIENTS)
-        whole, method, seed = make(config)
-        both = Run(replace(whole, train=task.train, test=task.test), method, seed)
+        task, method, seed = whole(config)
+        deal(folder, task)
         begin = time.perf_counter()
-        (simulate if given.simulate else deploy)(folder, config, both)
+        deploy(folder, config)
         seconds = time.perf_counter() - begin
         history = History.load(folder / "server" / "history.json")
-    engine = train(*both[:2], seed=both.seed).history
+    engine = train(task, method, seed=seed).history
     print("round  over Flower  engine   (test accuracy, mean over the clients)")
     for ours, theirs in zip(history.rounds, engine.rounds, strict=True):
         print(f"{ours.round:5}  {ours.test_accuracy:11.4f}  {theirs.test_accuracy:6.4f}")
@@ -58,18 +56,13 @@ def main() -> None:
         "made": made,
         "rounds": given.rounds,
         "seconds": round(seconds, 1),
-        "round_seconds": [round(entry.seconds, 3) for entry in history.rounds],
-        "engine_round_seconds": [round(entry.seconds, 3) for entry in engine.rounds],
+        **costs(history, engine),
         "accuracy": [entry.test_accuracy for entry in history.rounds],
         "engine_accuracy": [entry.test_accuracy for entry in engine.rounds],
-        "bytes_up": history.bytes_up,
-        "bytes_down": history.bytes_down,
     }
     print(f"{seconds:.0f} s over Flower; the training of a round took {numbers['round_seconds']} s")
     print(f"a client sends {history.bytes_up:,} bytes a round, and receives {history.bytes_down:,}")
-    if given.out is not None:
-        given.out.parent.mkdir(parents=True, exist_ok=True)
-        given.out.write_text(json.dumps(numbers, indent=1) + "\n")
+    write(numbers, given.out)
     apart = max(abs(a - b) for a, b in zip(numbers["accuracy"], numbers["engine_accuracy"], strict=True))
     if apart > CLOSE:
         sys.exit(f"the accuracies differ by {apart:.4f}")
@@ -83,9 +76,32 @@ def describe(command: list[str]) -> dict[str, Any]:
     return {**made, "cores": os.cpu_count(), "load": round(os.getloadavg()[0], 1)}
 
 
-def deal(folder: Path, num_clients: int) -> Task:
+def write(numbers: dict[str, Any], path: Path | None) -> None:
+    """Keep numbers in a file, if it is named."""
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(numbers, indent=1) + "\n")
+
+
+def costs(history: History, engine: History) -> dict[str, Any]:
+    """What the rounds of a run cost over Flower and on the engine."""
+    return {
+        "round_seconds": [round(entry.seconds, 3) for entry in history.rounds],
+        "engine_round_seconds": [round(entry.seconds, 3) for entry in engine.rounds],
+        "bytes_up": history.bytes_up,
+        "bytes_down": history.bytes_down,
+    }
+
+
+def whole(config: dict[str, Any]) -> Run:
+    """The app's run with everybody's data."""
+    task, method, seed = make(config)
+    digits = tasks.load("digits-rotate", num_clients=config["num-clients"], num_clusters=3)
+    return Run(replace(task, train=digits.train, test=digits.test), method, seed)
+
+
+def deal(folder: Path, task: Task) -> None:
     """Give each client a file with its own samples."""
-    task = tasks.load("digits-rotate", num_clients=num_clients, num_clusters=3)
     for client, shards in enumerate(zip(task.train, task.test, strict=True)):
         own = {
             f"{kind}_{name}": tensor.contiguous()
@@ -94,10 +110,9 @@ def deal(folder: Path, num_clients: int) -> Task:
         }
         (folder / f"client-{client}").mkdir(parents=True, exist_ok=True)
         save_file(own, folder / f"client-{client}" / "data.safetensors")
-    return task
 
 
-def deploy(folder: Path, config: dict[str, Any], _: Run) -> None:
+def deploy(folder: Path, config: dict[str, Any]) -> None:
     """A SuperLink and SuperNodes, each with its own key and data."""
     with Deployment(folder, config["num-clients"]) as deployment:
         hand_in(deployment, config, folder / "server")
@@ -108,18 +123,6 @@ def hand_in(deployment: Deployment, config: dict[str, Any], server: Path) -> Non
     """Give the app to the SuperLink, which starts it."""
     told = [f"{key}={json.dumps(value)}" for key, value in {**config, "folder": str(server)}.items()]
     deployment.flwr("run", APP, "local", "--run-config", " ".join(told))
-
-
-def simulate(folder: Path, config: dict[str, Any], run: Run) -> None:
-    """The same clients in one worker of Flower's simulation, which stays."""
-    from flwr.simulation import run_simulation
-
-    from floral_lite.flower import client_app, server_app
-
-    server = server_app(lambda _: run, folder / "server")
-    client = client_app(lambda _: run, folder / "clients")
-    resources = {"client_resources": {"num_cpus": 1}, "init_args": {"num_cpus": 1, "log_to_driver": False}}
-    run_simulation(server, client, config["num-clients"], backend_config=resources)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from demo import NUM_CLIENTS, deal, describe, hand_in
+from demo import NUM_CLIENTS, deal, describe, hand_in, whole, write
 from deployment import Deployment
 from safetensors import safe_open
 
@@ -29,7 +29,7 @@ def main() -> None:
     config = {"method": "floral", "rounds": ROUNDS, "evaluate-every": ROUNDS, "num-clients": NUM_CLIENTS}
     outcome = {"made": describe(sys.argv), "rounds": ROUNDS, "seconds": {}}
 
-    deal(folder, NUM_CLIENTS)
+    deal(folder, whole(config).task)
     with Deployment(folder, NUM_CLIENTS, given.patience) as deployment:
 
         def wait(what: str, condition: Callable[[], bool]) -> None:
@@ -57,10 +57,8 @@ def main() -> None:
     (federation,) = load_checkpoint(server) or []
     outcome["rounds_kept"] = [entry.round for entry in federation.history.rounds]
     outcome["accuracy"] = federation.history.rounds[-1].test_accuracy
-    told = json.dumps(outcome, indent=1)
-    print(told)
-    if given.out is not None:
-        given.out.write_text(told + "\n")
+    print(json.dumps(outcome, indent=1))
+    write(outcome, given.out)
 
 
 def done(server: Path) -> int:
