@@ -201,19 +201,9 @@ class Floral(nn.Module):
                 f"mixture is {mixture.tolist()}; it must be weights of at least 0, with sum 1",
             )
         merged = copy.deepcopy(self.base)
-        _write(merged, self.personal_parameters(mixture))
-        return merged
-
-    @torch.no_grad()
-    def unmerge(self, merged: nn.Module) -> nn.Module:
-        """The base's own parameters back in a merged module, bit for bit.
-
-        They are copied from the base, which merging leaves as it is; nothing is subtracted.
-
-        Args:
-            merged: what `merge` returned; it is changed in place.
-        """
-        _write(merged, dict(self.base.named_parameters()))
+        personal = self.personal_parameters(mixture)
+        for name, parameter in merged.named_parameters():
+            parameter.copy_(personal[name])
         return merged
 
     @torch.no_grad()
@@ -236,12 +226,6 @@ class Floral(nn.Module):
         from .describe import describe  # it needs pandas, which takes its time to load
 
         return describe(self.base, self.plan, self.num_clusters, self.options.budget)
-
-
-def _write(module: nn.Module, parameters: dict[str, Tensor]) -> None:
-    """Copy values into a module's parameters."""
-    for name, parameter in module.named_parameters():
-        parameter.copy_(parameters[name])
 
 
 def _submodule(root: nn.Module, path: str) -> nn.Module:
