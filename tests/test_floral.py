@@ -636,7 +636,18 @@ def test_a_model_with_nothing_to_adapt_is_refused(base: nn.Module, options: Mapp
         Floral(base, rank=1, **options)
 
 
-@pytest.mark.parametrize("weight", [-1.0, float("nan"), float("inf")])
-def test_a_mixture_that_is_none_is_not_merged(weight: float) -> None:
-    with pytest.raises(InputError, match=r"mixture is .*; it must be weights of at least 0"):
-        Floral(nn.Linear(3, 2), rank=1, num_clusters=2).merge(torch.tensor([weight, 1.0]))
+@pytest.mark.parametrize("use", [Floral.merge, Floral.personal_parameters, Floral.mixture])
+@pytest.mark.parametrize("weights", [[-1, 2], [1, 1], [0.5, 0.4], [float("nan"), 1], [float("inf"), 1]])
+def test_a_mixture_off_the_simplex_is_refused(use: Any, weights: list[float]) -> None:
+    model = Floral(nn.Linear(3, 2), rank=1, num_clusters=2)
+    with pytest.raises(InputError, match=r"mixture has sums .*; entries must be at least 0 and sum to 1"):
+        use(model, torch.tensor(weights))
+
+
+def test_a_mixture_may_be_a_list() -> None:
+    model = perturb(Floral(nn.Linear(8, 3), rank=2, num_clusters=3).double())
+    mixture = [0.7, 0.1, 0.2]  # in float32 they would be others
+    wanted = model.merge(torch.tensor(mixture, dtype=torch.float64))(TOKENS.double())
+    assert torch.equal(model.merge(mixture)(TOKENS.double()), wanted)
+    one_hot = torch.tensor([0, 0, 1])
+    assert torch.equal(model.mixture(one_hot), one_hot.double())
