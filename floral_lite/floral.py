@@ -86,7 +86,7 @@ class Floral(nn.Module):
         super().__init__()
         generator = generator or torch.Generator().manual_seed(0)
         self.base = model
-        self.num_clusters = num_clusters
+        self.num_clusters = adaptors.check_num_clusters(num_clusters)
         self.options = Options(rank, budget, init, convolution, biases, norms)
         self.router = router or Router()
         self.mixing: Route = "auto"
