@@ -1,8 +1,12 @@
 """The two ways in which a run can fail: what was asked for is wrong, or training blew up."""
 
 import difflib
+import functools
 import operator
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+Kind = TypeVar("Kind", bound=type)
 
 
 class InputError(ValueError):
@@ -49,3 +53,26 @@ def whole_number(name: str, value: object) -> int:
         return operator.index(value)  # type: ignore[arg-type]
     except TypeError:
         raise InputError(f"{name} is {value!r}; it must be a whole number") from None
+
+
+def refuses_unknown(kind: str) -> Callable[[Kind], Kind]:
+    """A decorator of dataclasses: a name that is none of the fields is answered with the nearest one.
+
+    Args:
+        kind: what a field is, such as "setting".
+    """
+
+    def decorate(cls: Kind) -> Kind:
+        usual: Any = cls.__init__  # type: ignore[misc]
+
+        @functools.wraps(usual)
+        def __init__(self: object, *args: object, **named: object) -> None:
+            for name in named:
+                if name not in cls.__dataclass_fields__:
+                    raise unknown(kind, name, cls.__dataclass_fields__)
+            usual(self, *args, **named)
+
+        cls.__init__ = __init__  # type: ignore[misc]
+        return cls
+
+    return decorate
