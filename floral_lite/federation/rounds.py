@@ -30,7 +30,7 @@ from .record import (
     train_loss,
 )
 from .recording import Steps, record_on_cuda
-from .runs import Run, beside, initial_state
+from .runs import Run, beside, check_run, initial_state
 from .server import Moments, first_moments, server_step
 from .settings import Settings
 from .task import Task
@@ -65,7 +65,7 @@ def federated_rounds(
     method: Method,
     settings: Settings,
     seed: int = 0,
-    device: str = "cpu",
+    device: str | torch.device = "cpu",
     resumed: Federation | None = None,
     engine: Engine = "fast",
     max_memory: int | None = None,
@@ -104,7 +104,7 @@ def federated_rounds(
 def stacked_rounds(
     runs: Sequence[Run],
     settings: Settings,
-    device: str = "cpu",
+    device: str | torch.device = "cpu",
     resumed: Sequence[Federation] | None = None,
     engine: Engine = "fast",
     max_memory: int | None = None,
@@ -130,6 +130,8 @@ def stacked_rounds(
     """
     require(len(runs) > 0, "runs is empty; give at least one Run(task, method, seed)")
     require(engine in get_args(Engine), f"engine is {engine!r}; it is 'fast' or 'loop'")
+    for run in runs:
+        check_run(run)
     place = find_device(device)
     for run in runs if len(runs) > 1 else ():
         require(

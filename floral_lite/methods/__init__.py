@@ -4,7 +4,7 @@ import inspect
 
 from torch import nn
 
-from ..errors import require, unknown
+from ..errors import InputError, require, unknown
 from .base import ROUTER, Method, Part
 from .ditto import Ditto
 from .ensemble import Ensemble
@@ -64,7 +64,8 @@ def make(name: str, model: nn.Module, **options: object) -> Method:
         options: the method's own arguments, such as num_clusters=4.
 
     Raises:
-        InputError: there is no such method, or it has no such option, or the option is out of range.
+        InputError: there is no such method, or it has no such option, or the option is out of range or of
+            another kind.
     """
     if name not in METHODS:
         raise unknown("method", name, METHODS)
@@ -75,4 +76,7 @@ def make(name: str, model: nn.Module, **options: object) -> Method:
             f"{name} has no option {option} (given as {options[option]}); "
             f"it has {', '.join(known) or 'none'}: leave it out, or choose another method",
         )
-    return METHODS[name](model, **options)  # type: ignore[call-arg]
+    try:
+        return METHODS[name](model, **options)  # type: ignore[call-arg]
+    except TypeError as error:
+        raise InputError(f"{name} does not take the options {options}: {error}") from error
