@@ -17,9 +17,7 @@ from .floral import Floral
 
 
 @torch.no_grad()
-def export_peft(
-    model: Floral, folder: str | Path, mixture: Tensor | Sequence[float] | None = None
-) -> None:
+def export_peft(model: Floral, folder: str | Path, mixture: Tensor | Sequence[float] | None = None) -> None:
     """Write a client's adaptor as a PEFT LoRA checkpoint.
 
     The mixture of C adaptors of rank R is one adaptor of rank C R:

@@ -617,14 +617,18 @@ def test_arguments_out_of_range_are_refused(
 
 @pytest.mark.parametrize("method", ["floral", methods.FLoRAL, None])
 def test_what_is_no_method_is_refused(ragged_task: Task, method: Any) -> None:
-    with pytest.raises(InputError, match=r"the method is .*; it must be one that was made on the task's model"):
+    with pytest.raises(
+        InputError, match=r"the method is .*; it must be one that was made on the task's model"
+    ):
         train(ragged_task, method)
     with pytest.raises(InputError, match="the method is "):
         train_runs([Run(ragged_task, method)], ragged_task.settings)
 
 
 def test_what_is_no_task_is_refused(ragged_task: Task) -> None:
-    with pytest.raises(InputError, match=r"the task is 'digits-rotate'; it must be a Task, such as tasks\.load"):
+    with pytest.raises(
+        InputError, match=r"the task is 'digits-rotate'; it must be a Task, such as tasks\.load"
+    ):
         train("digits-rotate", methods.FedAvg(ragged_task.model))  # type: ignore[arg-type]
 
 

@@ -43,8 +43,8 @@ def train(
         changes: settings that differ from the task's own, such as rounds=20.
 
     Raises:
-        InputError: the task or the method is none, a setting is out of range or unknown, the device is not there, or the
-            checkpoints are of another run.
+        InputError: the task or the method is none, a setting is out of range or unknown, the device is not
+            there, or the checkpoints are of another run.
         DivergenceError: a client's loss is not a finite number.
 
     Example:
