@@ -252,6 +252,13 @@ def test_numpys_integers_are_taken_and_recorded_as_ints() -> None:
     assert type(methods.FLoRAL(nn.Linear(4, 2), rank=np.int64(1)).options()["rank"]) is int
 
 
+def test_a_method_is_told_in_a_line() -> None:
+    assert repr(methods.FedAvg(nn.Linear(4, 2))) == "FedAvg()"
+    told = repr(methods.FLoRAL(nn.Linear(4, 2), num_clusters=3, rank=1))
+    assert told.startswith("FLoRAL(num_clusters=3, rank=1, budget=None, init='paper', ")
+    assert "\n" not in told
+
+
 def test_an_option_that_the_method_lacks_is_refused() -> None:
     with pytest.raises(InputError, match=r"fedavg has no option num_clusters.*4"):
         methods.make("fedavg", nn.Linear(4, 2), num_clusters=4)

@@ -14,9 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from floral_lite import InputError, Settings, Shard, Task, tasks
+from floral_lite import InputError, Pool, Settings, Shard, Task, tasks
 from floral_lite.data import FlipAndCrop, as_float, digits, shift_labels
-from floral_lite.federation.pool import Pool
 from floral_lite.federation.task import Loss
 from floral_lite.seeds import stream
 from floral_lite.tasks.images import image_task, rotated
@@ -539,6 +538,10 @@ def test_data_that_mean_nothing_are_refused(
 ) -> None:
     with pytest.raises(InputError, match=message):
         task(train, test, num_clients)
+
+
+def test_a_task_is_told_in_a_line() -> None:
+    assert repr(tasks.load("digits-rotate")) == "Task(digits-rotate, 20 clients, 4 clusters)"
 
 
 def test_a_batch_norm_without_momentum_is_refused() -> None:

@@ -18,7 +18,7 @@ from .shards import Augment, Shard
 Loss = Callable[[Tensor, Tensor], Tensor]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Task:
     """A federated problem.
 
@@ -88,6 +88,11 @@ class Task:
             )
         if self.is_classification:
             self._check_targets()
+
+    def __repr__(self) -> str:
+        """In a line: its tensors would fill pages."""
+        num_clusters = len(self.clusters.unique())
+        return f"Task({self.name}, {self.num_clients} clients, {num_clusters} clusters)"
 
     def _check_targets(self) -> None:
         """Every label must be one of the model's outputs."""
