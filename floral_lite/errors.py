@@ -2,6 +2,7 @@
 
 import difflib
 import functools
+import inspect
 import operator
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
@@ -56,20 +57,21 @@ def whole_number(name: str, value: object) -> int:
 
 
 def refuses_unknown(kind: str) -> Callable[[Kind], Kind]:
-    """A decorator of dataclasses: a name that is none of the fields is answered with the nearest one.
+    """A decorator of classes: an argument that does not exist is answered with the nearest one that does.
 
     Args:
-        kind: what a field is, such as "setting".
+        kind: what an argument is, such as "setting".
     """
 
     def decorate(cls: Kind) -> Kind:
         usual: Any = cls.__init__  # type: ignore[misc]
+        known = list(inspect.signature(cls).parameters)
 
         @functools.wraps(usual)
         def __init__(self: object, *args: object, **named: object) -> None:
             for name in named:
-                if name not in cls.__dataclass_fields__:
-                    raise unknown(kind, name, cls.__dataclass_fields__)
+                if name not in known:
+                    raise unknown(kind, name, known)
             usual(self, *args, **named)
 
         cls.__init__ = __init__  # type: ignore[misc]

@@ -91,7 +91,7 @@ class Task:
 
     def __repr__(self) -> str:
         """In a line: its tensors would fill pages."""
-        num_clusters = len(self.clusters.unique())
+        num_clusters = len(set(self.clusters.tolist()))
         return f"Task({self.name}, {self.num_clients} clients, {num_clusters} clusters)"
 
     def _check_targets(self) -> None:
