@@ -6,7 +6,18 @@ from . import methods, tasks
 from ._version import __version__
 from .errors import DivergenceError, InputError
 from .export import export_peft
-from .federation import Federation, History, Run, Settings, Shard, Task, train, train_runs
+from .federation import (
+    Federation,
+    History,
+    Pool,
+    Population,
+    Run,
+    Settings,
+    Shard,
+    Task,
+    train,
+    train_runs,
+)
 from .floral import Floral
 from .personal import personal_floral, personal_model
 from .precondition import precondition, preconditioner
@@ -22,6 +33,8 @@ __all__ = [
     "Floral",
     "History",
     "InputError",
+    "Pool",
+    "Population",
     "Router",
     "Run",
     "Settings",

@@ -1,7 +1,9 @@
 """The command line: run a task with a method, list what there is."""
 
 import errno
+import json
 import signal
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from statistics import fmean, stdev
@@ -11,6 +13,7 @@ import typer
 from tqdm import tqdm
 
 from . import methods, tasks
+from ._version import __version__
 from .devices import find_device
 from .errors import DivergenceError, InputError, require
 from .experiments import commands
@@ -39,20 +42,43 @@ app.command("table")(commands.table)
 app.command("figure")(commands.draw)
 
 
+def show_version(asked: bool) -> None:
+    """Print the package's version and end."""
+    if asked:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def top(
+    version: Annotated[
+        bool, typer.Option("--version", callback=show_version, is_eager=True, help="show the version")
+    ] = False,
+) -> None:
+    """What stands before a command."""
+
+
 @app.command()
 def run(
     task: Annotated[str, typer.Argument(help="what to learn, see `floral-lite tasks`")],
     method: Annotated[str, typer.Option(help="who shares what, see `floral-lite methods`")] = "floral",
     budget: Annotated[float | None, typer.Option(help="rho: size of an adaptor, in (0, 1]")] = None,
     rank: Annotated[int | None, typer.Option(help="rank of the adaptors, instead of a budget")] = None,
-    num_clusters: Annotated[int | None, typer.Option(help="C: adaptors a layer")] = None,
-    routing: Annotated[str | None, typer.Option(help="learned or optimal")] = None,
+    num_clusters: Annotated[int | None, typer.Option(help="C, the task's own if none")] = None,
+    routing: Annotated[str | None, typer.Option(help="learned, closed-form, clustered or optimal")] = None,
+    option: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="any option of the method; repeatable")
+    ] = None,
     rounds: Annotated[int | None, typer.Option(help="communication rounds")] = None,
     seed: Annotated[int, typer.Option(help="the same seed gives the same numbers")] = 0,
     seeds: Annotated[int, typer.Option(help="how many seeds, from --seed on, are trained together")] = 1,
     data_fraction: Annotated[float, typer.Option(help="share of the training data kept, in (0, 1]")] = 1.0,
     stateless: Annotated[bool, typer.Option("--stateless", help="reset the routers every round")] = False,
     evaluate_every: Annotated[int | None, typer.Option(help="rounds between two evaluations")] = None,
+    setting: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="any of the Settings; repeatable"),
+    ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps")] = "auto",
     engine: Annotated[str, typer.Option(help="fast, or loop for Algorithm 1 client by client")] = "fast",
     precision: Annotated[str | None, typer.Option(help="float32, bfloat16, or tf32 on NVIDIA GPUs")] = None,
@@ -84,22 +110,30 @@ def run(
             f"out is {out}, which holds another run or other files; name a new folder, or add --resume",
         )
     # before the data are loaded and the bar is drawn
+    options = named(
+        {"budget": budget, "rank": rank, "num_clusters": num_clusters, "routing": routing},
+        "--option",
+        option or (),
+    )
+    stateful = False if stateless else None
+    changes = named(
+        {"rounds": rounds, "evaluate_every": evaluate_every, "precision": precision, "stateful": stateful},
+        "--set",
+        setting or (),
+    )
     find_device(device)
     require(engine in get_args(Engine), f"engine is {engine!r}; it is 'fast' or 'loop'")
     require(max_memory is None or max_memory > 0, f"max_memory is {max_memory} GB; it must be positive")
     require(seeds >= 1, f"seeds is {seeds}; it must be at least 1")
     numbers = range(seed, seed + seeds)
     problems = tasks.load_seeds(task, numbers, data_fraction=data_fraction, data=data)
-    given = {"budget": budget, "rank": rank, "num_clusters": num_clusters, "routing": routing}
-    options = {name: value for name, value in given.items() if value is not None}
+    if "num_clusters" in methods.option_names(method):
+        options.setdefault("num_clusters", problems[0].details["task_clusters"])
     runs = [
         Run(problem, methods.make(method, problem.model, **options), number)
         for problem, number in zip(problems, numbers, strict=True)
     ]
-    changes = {"rounds": rounds, "evaluate_every": evaluate_every, "precision": precision}
-    settings = problems[0].settings.with_changes(
-        stateful=not stateless, **{name: value for name, value in changes.items() if value is not None}
-    )
+    settings = problems[0].settings.with_changes(**changes)
 
     federations: list[Federation] = []
     try:
@@ -140,6 +174,29 @@ def list_methods() -> None:
     """List the methods."""
     for name, kind in methods.METHODS.items():
         typer.echo(f"{name:20} {(kind.__doc__ or '').splitlines()[0]}")
+
+
+def named(single: Mapping[str, object], flag: str, pairs: Sequence[str]) -> dict[str, Any]:
+    """What was given by name: with an option of its own, or as NAME=VALUE, of which VALUE may be JSON.
+
+    Args:
+        single: values of the options of their own; None where one was not given.
+        flag: what the pairs were given with.
+        pairs: such as "batch_size=4" or "clip_norm=null".
+
+    Raises:
+        InputError: one is no pair, or a name was given twice.
+    """
+    found: dict[str, Any] = {name: value for name, value in single.items() if value is not None}
+    for pair in pairs:
+        name, equals, text = pair.partition("=")
+        require(bool(name and equals), f"{flag} is {pair!r}; it must be NAME=VALUE, such as rounds=20")
+        require(name not in found, f"{name} is given twice, as {found.get(name)!r} and with {flag} {pair}")
+        try:
+            found[name] = json.loads(text)
+        except ValueError:
+            found[name] = text
+    return found
 
 
 def show_progress(bar: "tqdm[Any]", histories: list[History]) -> None:

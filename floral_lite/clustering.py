@@ -75,12 +75,12 @@ def find_clusters(gradients: Sequence[Tensor], num_clusters: int, seed: int = 0)
     sizes = {len(gradient) for gradient in gradients}
     require(len(sizes) == 1, f"gradients are of {sorted(sizes)} clients; each layer needs one a client")
     num_clients = sizes.pop()
-    places = directions(gradients).numpy() if 2 <= num_clusters <= num_clients // 2 else np.empty((0, 0))
+    if not 2 <= num_clusters <= num_clients // 2:
+        return None
+    places = directions(gradients).numpy()
     random = np.random.default_rng(seed)
     best = None
-    for d in DIRECTIONS:
-        if d > min(num_clients // 2, places.shape[1]):
-            break
+    for d in (d for d in DIRECTIONS if d <= min(num_clients // 2, places.shape[1])):
         left, clusters = unexplained(places[:, :d], num_clusters, seed, starts=10)
         noise = [
             unexplained(white(random.standard_normal((num_clients, d))), num_clusters, seed, starts=1)[0]

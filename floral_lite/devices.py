@@ -13,11 +13,12 @@ def devices() -> list[str]:
     return [*(f"cuda:{index}" for index in range(torch.cuda.device_count())), *mps, "cpu"]
 
 
-def find_device(name: str) -> torch.device:
+def find_device(name: str | torch.device) -> torch.device:
     """The device of that name.
 
     Args:
-        name: "cpu", "cuda", "cuda:1", "mps", or "auto" for the first of cuda, mps and cpu that is there.
+        name: "cpu", "cuda", "cuda:1", "mps", or "auto" for the first of cuda, mps and cpu that is there; or
+            a torch.device.
 
     Raises:
         InputError: the device is not there.
@@ -25,10 +26,10 @@ def find_device(name: str) -> torch.device:
     there = devices()
     if name == "auto":
         return torch.device(there[0])
-    wanted = "cuda:0" if name == "cuda" else name
+    wanted = {"cuda": "cuda:0", "mps:0": "mps"}.get(str(name), str(name))
     require(
         wanted in there,
-        f"device is {name!r}; this machine has {', '.join(there)}: name one of them, or 'auto'",
+        f"device is {str(name)!r}; this machine has {', '.join(there)}: name one of them, or 'auto'",
     )
     return torch.device(wanted)
 

@@ -1,7 +1,13 @@
 """The two ways in which a run can fail: what was asked for is wrong, or training blew up."""
 
 import difflib
-from collections.abc import Iterable
+import functools
+import inspect
+import operator
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+Kind = TypeVar("Kind", bound=type)
 
 
 class InputError(ValueError):
@@ -13,7 +19,7 @@ class DivergenceError(ArithmeticError):
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> InputError:
-    """The error for a name that does not exist, with the nearest one that does.
+    """The error for a name that does not exist, with the nearest one that does where one is near.
 
     Args:
         kind: what the name stands for, such as "task".
@@ -26,13 +32,49 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> InputError:
     """
     known = sorted(known)
     in_lower_case = {one.lower(): one for one in known}
-    nearest = in_lower_case[difflib.get_close_matches(name.lower(), in_lower_case, n=1, cutoff=0)[0]]
-    return InputError(
-        f"no {kind} is called {name!r}; did you mean {nearest!r}? There are: {', '.join(known)}"
-    )
+    near = difflib.get_close_matches(name.lower(), in_lower_case, n=1, cutoff=0.5)
+    hint = f"; did you mean {in_lower_case[near[0]]!r}?" if near else "."
+    return InputError(f"no {kind} is called {name!r}{hint} There are: {', '.join(known)}")
 
 
 def require(condition: bool, message: str) -> None:
     """Raise InputError with `message` unless `condition` holds."""
     if not condition:
         raise InputError(message)
+
+
+def whole_number(name: str, value: object) -> int:
+    """The value as an int, NumPy's integers too, or InputError if it is none.
+
+    Args:
+        name: of the argument.
+        value: what the user gave for it.
+    """
+    try:
+        return operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        raise InputError(f"{name} is {value!r}; it must be a whole number") from None
+
+
+def refuses_unknown(kind: str) -> Callable[[Kind], Kind]:
+    """A decorator of classes: an argument that does not exist is answered with the nearest one that does.
+
+    Args:
+        kind: what an argument is, such as "setting".
+    """
+
+    def decorate(cls: Kind) -> Kind:
+        usual: Any = cls.__init__  # type: ignore[misc]
+        known = list(inspect.signature(cls).parameters)
+
+        @functools.wraps(usual)
+        def __init__(self: object, *args: object, **named: object) -> None:
+            for name in named:
+                if name not in known:
+                    raise unknown(kind, name, known)
+            usual(self, *args, **named)
+
+        cls.__init__ = __init__  # type: ignore[misc]
+        return cls
+
+    return decorate

@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from .floral import Floral
 
 
 @torch.no_grad()
-def export_peft(model: Floral, folder: str | Path, mixture: Tensor | None = None) -> None:
+def export_peft(model: Floral, folder: str | Path, mixture: Tensor | Sequence[float] | None = None) -> None:
     """Write a client's adaptor as a PEFT LoRA checkpoint.
 
     The mixture of C adaptors of rank R is one adaptor of rank C R:
@@ -30,10 +31,11 @@ def export_peft(model: Floral, folder: str | Path, mixture: Tensor | None = None
     Args:
         model: the base with its adaptors.
         folder: where adapter_config.json and adapter_model.safetensors go; made if missing.
-        mixture: pi, shape (C,); the model's own router if None.
+        mixture: pi, shape (C,), on the simplex; the model's own router if None.
 
     Raises:
-        InputError: an adaptor cannot be written in PEFT's form. Nothing is written then.
+        InputError: an adaptor cannot be written in PEFT's form, or the mixture has another shape or is not
+            on the simplex. Nothing is written then.
 
     Source: the format of peft 0.15 and later.
     """

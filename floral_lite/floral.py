@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,6 +16,7 @@ from .centering import center
 from .errors import require
 from .factored import Mixture
 from .mixing import Mixing, Route
+from .objectives import check_simplex
 from .router import Router, uniform_logits
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ class Floral(nn.Module):
         super().__init__()
         generator = generator or torch.Generator().manual_seed(0)
         self.base = model
-        self.num_clusters = num_clusters
+        self.num_clusters = adaptors.check_num_clusters(num_clusters)
         self.options = Options(rank, budget, init, convolution, biases, norms)
         self.router = router or Router()
         self.mixing: Route = "auto"
@@ -109,19 +110,22 @@ class Floral(nn.Module):
         """Parameters of one of the C adaptors, over all layers."""
         return adaptors.num_parameters(self.plan)
 
-    def mixture(self, given: Tensor | None = None) -> Tensor:
+    def mixture(self, given: Tensor | Sequence[float] | None = None) -> Tensor:
         """The mixture pi, shape (C,): the router's softmax(theta), without noise, or the one that is given.
 
         Raises:
-            InputError: the given one has another shape.
+            InputError: the given one has another shape, or is not on the simplex.
         """
         if given is None:
             return self.router.mixture(self.router_logits)
+        if not isinstance(given, Tensor):
+            given = torch.as_tensor(given, dtype=self.router_logits.dtype)
         require(
             given.shape == (self.num_clusters,),
             f"mixture has shape {tuple(given.shape)}; it must have a weight for each of the "
             f"{self.num_clusters} adaptors",
         )
+        check_simplex("mixture", given)
         return given.to(self.router_logits)
 
     def penalty(self) -> Tensor:
@@ -132,14 +136,14 @@ class Floral(nn.Module):
         """The adaptors' tensors by name ("0.weight.U"), each (C, ...): what clients train together."""
         return dict(self.adaptors.named_parameters())
 
-    def personal_parameters(self, mixture: Tensor | None = None) -> dict[str, Tensor]:
+    def personal_parameters(self, mixture: Tensor | Sequence[float] | None = None) -> dict[str, Tensor]:
         """The base's parameters with a mixture of adaptors added: u + sum_c pi_c a_c.
 
         Args:
             mixture: pi, shape (C,), on the simplex; the model's own router if None.
 
         Raises:
-            InputError: the mixture has another shape.
+            InputError: the mixture has another shape, or is not on the simplex.
         """
         base = dict(self.base.named_parameters())
         return adaptors.personalise(self.plan, base, self.clustered(), self.mixture(mixture))
@@ -183,37 +187,22 @@ class Floral(nn.Module):
             return functional_call(self.base, mixing.placeholders, args, kwargs, tie_weights=False)
 
     @torch.no_grad()
-    def merge(self, mixture: Tensor | None = None) -> nn.Module:
+    def merge(self, mixture: Tensor | Sequence[float] | None = None) -> nn.Module:
         """A plain copy of the base with the mixture of adaptors written into its parameters.
 
         Args:
-            mixture: pi, shape (C,); the model's own router if None.
+            mixture: pi, shape (C,), on the simplex; the model's own router if None.
 
         Returns:
             A module of the base's own class, which costs what the base costs.
 
         Raises:
-            InputError: the mixture has another shape, or a weight that is negative or not a number.
+            InputError: the mixture has another shape, or is not on the simplex.
         """
-        if mixture is not None:
-            require(
-                bool((mixture >= 0).all() and mixture.isfinite().all()),
-                f"mixture is {mixture.tolist()}; it must be weights of at least 0, with sum 1",
-            )
         merged = copy.deepcopy(self.base)
-        _write(merged, self.personal_parameters(mixture))
-        return merged
-
-    @torch.no_grad()
-    def unmerge(self, merged: nn.Module) -> nn.Module:
-        """The base's own parameters back in a merged module, bit for bit.
-
-        They are copied from the base, which merging leaves as it is; nothing is subtracted.
-
-        Args:
-            merged: what `merge` returned; it is changed in place.
-        """
-        _write(merged, dict(self.base.named_parameters()))
+        personal = self.personal_parameters(mixture)
+        for name, parameter in merged.named_parameters():
+            parameter.copy_(personal[name])
         return merged
 
     @torch.no_grad()
@@ -236,12 +225,6 @@ class Floral(nn.Module):
         from .describe import describe  # it needs pandas, which takes its time to load
 
         return describe(self.base, self.plan, self.num_clusters, self.options.budget)
-
-
-def _write(module: nn.Module, parameters: dict[str, Tensor]) -> None:
-    """Copy values into a module's parameters."""
-    for name, parameter in module.named_parameters():
-        parameter.copy_(parameters[name])
 
 
 def _submodule(root: nn.Module, path: str) -> nn.Module:

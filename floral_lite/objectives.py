@@ -235,10 +235,12 @@ def check_mixtures(mixtures: Tensor, num_clients: int, num_clusters: int) -> Non
 
 
 def check_simplex(name: str, rows: Tensor) -> None:
-    """Raise InputError unless each row is of numbers >= 0 that sum to 1, to the rounding of float32."""
-    sums = rows.detach().sum(dim=-1)
+    """Raise InputError unless each row is of numbers >= 0 that sum to 1, to the rounding of their type."""
+    rows = rows.detach() + 0.0  # integers too
+    sums = rows.sum(dim=-1)
+    rounding = max(1e-5, 2 * torch.finfo(rows.dtype).eps)
     require(
-        bool((rows.detach() >= 0).all()) and bool((sums - 1).abs().max() < 1e-5),
-        f"{name} has sums {sums.tolist()} and a smallest entry {float(rows.detach().min()):g}; entries must "
+        bool((rows >= 0).all()) and bool((sums - 1).abs().max() < rounding),
+        f"{name} has sums {sums.tolist()} and a smallest entry {float(rows.min()):g}; entries must "
         "be at least 0 and sum to 1: divide by the sum",
     )

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from .errors import InputError, require
-from .federation import Task
+from .federation import Federation, Task
 from .federation.forward import running_statistics
 from .floral import Floral
 from .methods import ROUTER, FLoRAL, Method
@@ -16,7 +16,7 @@ from .roles import Roles, is_statistic
 
 
 @torch.no_grad()
-def personal_model(task: Task, method: Method, state: Roles, client: int) -> nn.Module:
+def personal_model(task: Task, method: Method, state: Roles | Federation, client: int) -> nn.Module:
     """A client's model as a plain network: a copy of the task's, with the client's own parameters.
 
     Batch norms get the client's running statistics. The network is in evaluation mode, and its
@@ -26,7 +26,7 @@ def personal_model(task: Task, method: Method, state: Roles, client: int) -> nn.
     Args:
         task: what was trained on.
         method: who shares what.
-        state: of the federation: `train(task, method).state`.
+        state: what `train(task, method)` gave, or its state alone.
         client: k, in [0, K).
 
     Raises:
@@ -36,7 +36,7 @@ def personal_model(task: Task, method: Method, state: Roles, client: int) -> nn.
         >>> from floral_lite import methods, tasks, train
         >>> task = tasks.load("digits-rotate")
         >>> method = methods.FLoRAL(task.model, budget=0.1)
-        >>> network = personal_model(task, method, train(task, method, rounds=1).state, client=3)
+        >>> network = personal_model(task, method, train(task, method, rounds=1), client=3)
         >>> network(task.test[3].inputs).shape
         torch.Size([18, 10])
     """
@@ -56,7 +56,7 @@ def personal_model(task: Task, method: Method, state: Roles, client: int) -> nn.
 
 
 @torch.no_grad()
-def personal_floral(task: Task, method: Method, state: Roles, client: int) -> Floral:
+def personal_floral(task: Task, method: Method, state: Roles | Federation, client: int) -> Floral:
     """A client's model with its adaptors apart: the base, all C adaptors, and the client's own router.
 
     `merge` makes of it what `personal_model` gives; `export_peft` and `save` take it as it is.
@@ -64,7 +64,7 @@ def personal_floral(task: Task, method: Method, state: Roles, client: int) -> Fl
     Args:
         task: what was trained on.
         method: a FLoRAL; other methods have no base with adaptors.
-        state: of the federation: `train(task, method).state`.
+        state: what `train(task, method)` gave, or its state alone.
         client: k, in [0, K).
 
     Raises:
@@ -92,11 +92,11 @@ def personal_floral(task: Task, method: Method, state: Roles, client: int) -> Fl
     return model
 
 
-def _of_client(task: Task, state: Roles, client: int) -> Roles:
+def _of_client(task: Task, state: Roles | Federation, client: int) -> Roles:
     """The client's parameters, or InputError where there is no such client."""
     last = task.num_clients - 1
     require(0 <= client <= last, f"client is {client}; the task has the clients 0 to {last}")
-    return state.of_client(client)
+    return (state.state if isinstance(state, Federation) else state).of_client(client)
 
 
 def _copy_statistics(model: nn.Module, own: Roles, num_networks: int) -> None:

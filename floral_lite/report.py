@@ -32,8 +32,11 @@ def summary(history: History) -> pd.Series:
         Accuracy in per cent (mean over clients, weighted by test samples; then the plain mean over
         each cluster's clients), test loss, how well the mixtures recover the clusters,
         parameters, bytes and seconds.
+
+    Raises:
+        InputError: no round was evaluated yet.
     """
-    last = history.evaluated[-1]
+    last = history.last_evaluated
     rows: dict[str, object] = {"rounds": last.round}
     if last.test_accuracy is not None:
         rows["accuracy (%)"] = f"{100 * last.test_accuracy:.1f}"

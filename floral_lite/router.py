@@ -5,10 +5,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .errors import require
+from .errors import refuses_unknown, require
 from .objectives import check_simplex
 
 
+@refuses_unknown("choice of a router")
 @dataclass(frozen=True)
 class Router:
     """How logits theta become a mixture pi.
@@ -25,7 +26,7 @@ class Router:
             spread, negative sharpens them.
 
     Raises:
-        InputError: a value is out of its range.
+        InputError: a value is out of its range, or there is no such choice.
 
     Source: section 'Practical Implementation', 'Learning the mixture weights'.
 

@@ -1,17 +1,17 @@
 """Saving a Floral and loading it again, as one safetensors file with its settings."""
 
 import json
-import os
 from dataclasses import asdict
 from pathlib import Path
 
+import safetensors.torch
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from ._version import __version__
 from .errors import InputError, require
+from .files import write_whole
 from .floral import Floral
 from .router import Router
 
@@ -30,11 +30,9 @@ def save(model: Floral, path: str | Path) -> None:
         **asdict(model.options),
         "router": asdict(model.router),
     }
-    path = Path(path)
-    part = path.with_name(path.name + ".part")
     tensors = {name: tensor.detach().contiguous() for name, tensor in _tensors(model).items()}
-    save_file(tensors, part, {"floral_lite": __version__, "settings": json.dumps(settings)})
-    os.replace(part, path)
+    content = safetensors.torch.save(tensors, {"floral_lite": __version__, "settings": json.dumps(settings)})
+    write_whole(Path(path), content)
 
 
 def load(path: str | Path, model: nn.Module) -> Floral:
@@ -47,6 +45,7 @@ def load(path: str | Path, model: nn.Module) -> Floral:
     Raises:
         InputError: the file is not one of ours, or its names, shapes or types are not the model's.
             The model is then left as it was.
+        OSError: there is no such file, say.
     """
     require(not isinstance(model, Floral), "model is a Floral already; give the base network: model.base")
     try:

@@ -43,6 +43,15 @@ def test_images_are_dealt_turned_and_trained_on() -> None:
     assert len(history.rounds) == 2
 
 
+def test_arrays_may_run_backwards() -> None:
+    images = np.random.default_rng(0).random((60, 3, 4, 4))
+    kept = [
+        tasks.from_arrays(some, np.arange(60) % 10, model=mlp(48, 8, 10), num_clients=6).train[0].inputs
+        for some in (images[:, ::-1], images[:, ::-1].copy())
+    ]
+    assert torch.equal(*kept)
+
+
 def test_labels_are_shifted_modulo_their_number() -> None:
     task = tasks.from_arrays(
         IMAGES, LABELS, IMAGES[:24], LABELS[:24], transform="label-shift", seed=3, **FOUR

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pandas as pd
@@ -13,8 +14,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from floral_lite import History, InputError, cli, methods
+from floral_lite import History, InputError, __version__, cli, methods
 from floral_lite.federation import checkpoint, load_checkpoint
+from floral_lite.methods.routed import Routing
 
 COMMAND = [sys.executable, "-c", "from floral_lite.cli import main; main()"]
 
@@ -106,6 +108,35 @@ def test_several_seeds_are_trained_together_and_each_as_on_its_own(
     assert histories[0].rounds[-1].client_loss != histories[1].rounds[-1].client_loss
 
 
+def test_any_setting_and_any_option_of_the_method_can_be_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = ["run", "digits-label-groups", "--rounds", "1", "--data-fraction", "0.1", "--device", "cpu"]
+    command += ["--set", "batch_size=4", "--set", "clip_norm=1", "--set", "server_optimizer=adam"]
+    command += ["--option", "convolution=filter", "--option", 'router={"temperature": 2}']
+    assert call(monkeypatch, *command, "--out", str(tmp_path / "run")) == 0
+    config = History.load(tmp_path / "run/history.json").config
+    wanted = {"rounds": 1, "batch_size": 4, "clip_norm": 1, "server_optimizer": "adam", "stateful": True}
+    assert {name: config[name] for name in wanted} == wanted
+    assert config["convolution"] == "filter"
+    assert config["router"]["temperature"] == 2
+    assert config["num_clusters"] == config["task_clusters"] == 5  # the task's own
+
+
+def test_the_version_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(monkeypatch, "--version") == 0
+    assert capsys.readouterr().out == f"{__version__}\n"
+
+
+def test_the_help_names_every_routing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    assert call(monkeypatch, "run", "--help") == 0
+    told = capsys.readouterr().out
+    assert all(routing in told for routing in get_args(Routing))
+
+
 def test_the_engine_can_be_chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     command = ["run", "synthetic-linear", "--rank", "1", "--rounds", "2", "--seeds", "2", "--device", "cpu"]
@@ -145,6 +176,16 @@ WRONG = {
     "run digits-rotate --device cuda:99": "device is 'cuda:99'",
     "run digits-rotate --method fedavg --budget 0.1": "fedavg has no option budget",
     "run digits-rotate --routing best": "routing is 'best'",
+    "run digits-rotate --set batchsize=4": "no setting is called 'batchsize'; did you mean 'batch_size'?",
+    "run digits-rotate --set batch_size=four": "batch_size is 'four'; it must be a whole number",
+    "run digits-rotate --set batch_size": "--set is 'batch_size'; it must be NAME=VALUE",
+    "run digits-rotate --set batch_size=4 --set batch_size=5": "batch_size is given twice, as 4",
+    "run digits-rotate --rounds 2 --set rounds=3": "rounds is given twice, as 2 and with --set rounds=3",
+    "run digits-rotate --stateless --set stateful=true": "stateful is given twice, as False",
+    "run digits-rotate --rank 1 --option rank=2": "rank is given twice, as 1 and with --option rank=2",
+    "run digits-rotate --option proximal=1": "floral has no option proximal (given as 1)",
+    "run digits-rotate --option model=1": "floral has no option model",
+    "run digits-rotate --option budget=small": "floral does not take the options {'budget': 'small'",
 }
 
 

@@ -12,14 +12,20 @@ def test_the_cpu_is_always_there() -> None:
     assert device_name(torch.device("cpu")).startswith("cpu (")
 
 
+def test_a_device_of_torch_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert find_device(torch.device("cpu")) == torch.device("cpu")
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    assert find_device(torch.device("mps", 0)) == torch.device("mps")  # that of a tensor there
+
+
 def test_auto_is_the_first_that_is_there() -> None:
     assert find_device("auto").type == (
         "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
     )
 
 
-@pytest.mark.parametrize("name", ["cuda:99", "tpu", "gpu", ""])
-def test_a_device_that_is_not_there_is_refused_with_those_that_are(name: str) -> None:
+@pytest.mark.parametrize("name", ["cuda:99", "tpu", "gpu", "", torch.device("meta")])
+def test_a_device_that_is_not_there_is_refused_with_those_that_are(name: str | torch.device) -> None:
     with pytest.raises(InputError, match=f"device is '{name}'; this machine has .*cpu.*'auto'"):
         find_device(name)
 

@@ -1,8 +1,12 @@
 """Errors that say what to do."""
 
-import pytest
+import re
 
-from floral_lite.errors import DivergenceError, InputError, require, unknown
+import numpy as np
+import pytest
+import torch
+
+from floral_lite.errors import DivergenceError, InputError, require, unknown, whole_number
 
 NAMES = ["digits-rotate", "digits-label-shift", "mnist-rotate"]
 
@@ -22,9 +26,19 @@ def test_an_unknown_name_is_answered_with_the_nearest(typed: str, nearest: str) 
     assert all(name in message for name in NAMES)
 
 
-@pytest.mark.parametrize("typed", ["", "xyz", "日本"])
-def test_even_a_name_like_no_other_gets_an_answer(typed: str) -> None:
-    assert "There are: digits-label-shift, digits-rotate, mnist-rotate" in str(unknown("task", typed, NAMES))
+@pytest.mark.parametrize("typed", ["", "xyz", "日本", "lr"])
+def test_a_name_like_no_other_gets_an_answer_but_no_hint(typed: str) -> None:
+    known = "There are: digits-label-shift, digits-rotate, mnist-rotate"
+    assert str(unknown("task", typed, NAMES)) == f"no task is called {typed!r}. {known}"
+
+
+def test_whole_numbers_are_ints_whoever_made_them() -> None:
+    for given in (5, np.int64(5), torch.tensor(5)):
+        assert type(whole_number("rounds", given)) is int
+        assert whole_number("rounds", given) == 5
+    for wrong in (5.0, "5", None, np.float64(5)):
+        with pytest.raises(InputError, match=re.escape(f"rounds is {wrong!r}; it must be a whole number")):
+            whole_number("rounds", wrong)
 
 
 def test_require_raises_only_where_the_condition_fails() -> None:

@@ -141,7 +141,7 @@ def test_peft_computes_what_the_model_computes(
 ) -> None:
     model = trained(base, **options)
     if mixture is not None:
-        mixture = mixture[: model.num_clusters]
+        mixture = mixture[: model.num_clusters] / mixture[: model.num_clusters].sum()
     export_peft(model, tmp_path, mixture)
     with warnings.catch_warnings():
         # bias adaptors are for all layers or for none, so a layer without bias gets one that is zero
@@ -227,9 +227,10 @@ def test_a_bias_without_its_weight_is_refused(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_mixture_of_another_size_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=re.escape("mixture has shape (1,)")):
-        export_peft(trained(nn.Sequential(nn.Linear(8, 3))), tmp_path / "folder", torch.ones(1))
+@pytest.mark.parametrize(("mixture", "message"), [([1.0], "has shape (1,)"), ([1.0] * 3, "has sums 3.0")])
+def test_a_mixture_that_is_none_is_refused(tmp_path: Path, mixture: list[float], message: str) -> None:
+    with pytest.raises(InputError, match=re.escape(f"mixture {message}")):
+        export_peft(trained(nn.Sequential(nn.Linear(8, 3))), tmp_path / "folder", mixture)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -467,21 +467,6 @@ def test_merging_adds_no_cost() -> None:
     assert [type(module) for module in merged.modules()] == [type(module) for module in base.modules()]
 
 
-@MODELS
-def test_unmerging_gives_the_base_back_bit_for_bit(build: Build, inputs: Tensor) -> None:
-    # of a size at which adding and subtracting again would round
-    model = perturb(Floral(build(), rank=2, num_clusters=3))
-    merged = model.merge()
-    once = {name: tensor.clone() for name, tensor in merged.state_dict().items()}
-    assert model.unmerge(merged) is merged
-    base = model.base.state_dict()
-    for name, tensor in merged.state_dict().items():
-        assert torch.equal(tensor, base[name]), name
-    assert torch.equal(merged.eval()(inputs), model.base.eval()(inputs))
-    again = model.merge().state_dict()
-    assert all(torch.equal(again[name], tensor) for name, tensor in once.items())
-
-
 @pytest.mark.parametrize("norms", ["affine", "batch_nora"])
 def test_a_merged_module_keeps_its_buffers(norms: Any) -> None:
     base = Normed()
@@ -628,6 +613,8 @@ def test_wrapping_draws_nothing_from_the_global_generator() -> None:
         ({"rank": 0}, "rank is 0"),
         ({"budget": 2.0}, r"budget is 2\.0"),
         ({"rank": 1, "num_clusters": 0}, "num_clusters is 0"),
+        ({"rank": 2.5}, r"rank is 2\.5; it must be a whole number"),
+        ({"rank": 1, "num_clusters": 2.0}, r"num_clusters is 2\.0; it must be a whole number"),
         ({"rank": 1, "init": "zeros"}, "init is 'zeros'; it is one of 'paper', 'authors'"),
         ({"rank": 1, "norms": "affin"}, "norms is 'affin'"),
         ({"rank": 1, "convolution": "channels"}, "convolution is 'channels'"),
@@ -651,7 +638,18 @@ def test_a_model_with_nothing_to_adapt_is_refused(base: nn.Module, options: Mapp
         Floral(base, rank=1, **options)
 
 
-@pytest.mark.parametrize("weight", [-1.0, float("nan"), float("inf")])
-def test_a_mixture_that_is_none_is_not_merged(weight: float) -> None:
-    with pytest.raises(InputError, match=r"mixture is .*; it must be weights of at least 0"):
-        Floral(nn.Linear(3, 2), rank=1, num_clusters=2).merge(torch.tensor([weight, 1.0]))
+@pytest.mark.parametrize("use", [Floral.merge, Floral.personal_parameters, Floral.mixture])
+@pytest.mark.parametrize("weights", [[-1, 2], [1, 1], [0.5, 0.4], [float("nan"), 1], [float("inf"), 1]])
+def test_a_mixture_off_the_simplex_is_refused(use: Any, weights: list[float]) -> None:
+    model = Floral(nn.Linear(3, 2), rank=1, num_clusters=2)
+    with pytest.raises(InputError, match=r"mixture has sums .*; entries must be at least 0 and sum to 1"):
+        use(model, torch.tensor(weights))
+
+
+def test_a_mixture_may_be_a_list() -> None:
+    model = perturb(Floral(nn.Linear(8, 3), rank=2, num_clusters=3).double())
+    mixture = [0.7, 0.1, 0.2]  # in float32 they would be others
+    wanted = model.merge(torch.tensor(mixture, dtype=torch.float64))(TOKENS.double())
+    assert torch.equal(model.merge(mixture)(TOKENS.double()), wanted)
+    one_hot = torch.tensor([0, 0, 1])
+    assert torch.equal(model.mixture(one_hot), one_hot.double())

@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
@@ -28,7 +29,7 @@ from floral_lite import (
     train,
 )
 from floral_lite.adaptors import Convolution, Norms
-from floral_lite.federation import Engine, federated_rounds
+from floral_lite.federation import Engine, Run, federated_rounds, train_runs
 from floral_lite.federation.loop import sample_clients
 from floral_lite.methods import ROUTER, Method
 from floral_lite.roles import Roles
@@ -612,6 +613,31 @@ def test_arguments_out_of_range_are_refused(
 ) -> None:
     with pytest.raises(InputError, match=message):
         run(ragged_task, name, **changes)
+
+
+@pytest.mark.parametrize("method", ["floral", methods.FLoRAL, None])
+def test_what_is_no_method_is_refused(ragged_task: Task, method: Any) -> None:
+    with pytest.raises(
+        InputError, match=r"the method is .*; it must be one that was made on the task's model"
+    ):
+        train(ragged_task, method)
+    with pytest.raises(InputError, match="the method is "):
+        train_runs([Run(ragged_task, method)], ragged_task.settings)
+
+
+def test_what_is_no_task_is_refused(ragged_task: Task) -> None:
+    with pytest.raises(
+        InputError, match=r"the task is 'digits-rotate'; it must be a Task, such as tasks\.load"
+    ):
+        train("digits-rotate", methods.FedAvg(ragged_task.model))  # type: ignore[arg-type]
+
+
+def test_numpys_integers_and_a_device_of_torch_are_taken(ragged_task: Task, tmp_path: Path) -> None:
+    method = methods.FedAvg(ragged_task.model)
+    device = torch.device("cpu")
+    history = train(ragged_task, method, seed=np.int64(1), rounds=np.int64(2), device=device).history  # type: ignore[arg-type]
+    history.save(tmp_path / "history.json")
+    assert len(history.rounds) == 2
 
 
 def label_shift_accuracy(make: Callable[[nn.Module], Method]) -> float:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -252,9 +253,25 @@ def test_an_unknown_method_is_refused_with_the_nearest_name(typo: str, nearest: 
         methods.make(typo, nn.Linear(4, 2))
 
 
+def test_numpys_integers_are_taken_and_recorded_as_ints() -> None:
+    for name in ("floral", "ensemble", "federated-clustering"):
+        options = methods.make(name, nn.Linear(4, 2), num_clusters=np.int64(3)).options()
+        assert type(options["num_clusters"]) is int
+    assert type(methods.FLoRAL(nn.Linear(4, 2), rank=np.int64(1)).options()["rank"]) is int
+
+
+def test_a_method_is_told_in_a_line() -> None:
+    assert repr(methods.FedAvg(nn.Linear(4, 2))) == "FedAvg()"
+    told = repr(methods.FLoRAL(nn.Linear(4, 2), num_clusters=3, rank=1))
+    assert told.startswith("FLoRAL(num_clusters=3, rank=1, budget=None, init='paper', ")
+    assert "\n" not in told
+
+
 def test_an_option_that_the_method_lacks_is_refused() -> None:
     with pytest.raises(InputError, match=r"fedavg has no option num_clusters.*4"):
         methods.make("fedavg", nn.Linear(4, 2), num_clusters=4)
+    with pytest.raises(InputError, match=r"floral does not take the options \{'budget': 'small'\}"):
+        methods.make("floral", nn.Linear(4, 2), budget="small")
 
 
 @pytest.mark.parametrize(
@@ -264,6 +281,8 @@ def test_an_option_that_the_method_lacks_is_refused() -> None:
         ({"init": "zeros"}, "init is 'zeros'"),
         ({"rank": 2, "budget": 0.1}, "rank is 2 and budget is 0.1"),
         ({"rank": 0}, "rank is 0"),
+        ({"rank": "2"}, "rank is '2'; it must be a whole number"),
+        ({"num_clusters": 2.0}, r"num_clusters is 2\.0; it must be a whole number"),
         ({"budget": 0.0}, r"budget is 0\.0"),
         ({"convolution": "best"}, "convolution is 'best'.*'balanced'"),
         ({"norms": "batch"}, "norms is 'batch'.*'batch_nora'"),

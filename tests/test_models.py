@@ -96,7 +96,7 @@ def test_the_convolutions_of_the_vgg8_draw_what_torchs_draw_and_then_their_own()
         return layer
 
     # so that the layers after it begin as with torch's own
-    layer = seeded(vgg8, 5)[1]  # type: ignore[index]
+    layer = seeded(vgg8, 5)[1]
     assert torch.equal(layer.weight, seeded(plain, 5).weight)
 
 
@@ -134,7 +134,7 @@ def test_models_are_drawn_without_the_generators_of_a_gpu(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(torch.cuda, "manual_seed_all", seed_all)
     layer = seeded(lambda: nn.Linear(3, 2), 1)
-    assert not torch.equal(reinitialised(layer, 1).weight, layer.weight)  # type: ignore[arg-type]
+    assert not torch.equal(reinitialised(layer, 1).weight, layer.weight)
 
 
 def test_a_seed_gives_the_same_model_and_leaves_the_global_generator_alone() -> None:

@@ -59,6 +59,13 @@ def test_it_has_the_loss_that_the_history_tells(name: str, statistics: str) -> N
         assert loss_of(plain, task, client) == pytest.approx(told[client], rel=1e-10)
 
 
+def test_a_federation_carries_its_state() -> None:
+    task, method, federation = trained("floral")
+    for take in (personal_model, personal_floral):
+        whole, state = (take(task, method, given, 3).state_dict() for given in (federation, federation.state))
+        assert all(torch.equal(whole[name], tensor) for name, tensor in state.items())
+
+
 @pytest.mark.parametrize("name", ["mfl", "mfl-ws", "fedem"])
 def test_a_mixture_of_outputs_is_no_single_network(name: str) -> None:
     task, method, federation = trained(name)

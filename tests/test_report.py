@@ -2,7 +2,7 @@
 
 import pytest
 
-from floral_lite import methods, tasks, train
+from floral_lite import InputError, methods, tasks, train
 from floral_lite.report import recovered, summary
 
 
@@ -18,7 +18,8 @@ def test_recovered_is_one_for_the_truth_under_any_names_and_low_for_one_adaptor(
 def test_summary_of_a_run(name: str) -> None:
     task = tasks.load("digits-rotate", num_clients=8)
     history = train(task, methods.make(name, task.model), rounds=1).history
-    told = summary(history)
+    told = history.summary()
+    assert told.equals(summary(history))
     assert told["accuracy (%)"] == f"{100 * history.rounds[0].test_accuracy:.1f}"
     assert told["bytes a client sends a round"] == f"{history.bytes_up:,}"
     assert [row for row in told.index if "of cluster" in row] == [f"  of cluster {c} (%)" for c in range(4)]
@@ -30,3 +31,10 @@ def test_summary_of_a_regression_has_no_accuracy() -> None:
     told = summary(train(task, methods.FedAvg(task.model), rounds=1).history)
     assert "accuracy (%)" not in told
     assert float(told["test loss"]) > 0
+
+
+def test_a_run_that_was_never_evaluated_has_no_summary() -> None:
+    task = tasks.load("synthetic-linear")
+    history = train(task, methods.FedAvg(task.model), rounds=1, evaluate_every=0).history
+    with pytest.raises(InputError, match="no round was evaluated yet"):
+        history.summary()

@@ -13,6 +13,7 @@ from torch.nn import functional
 
 from floral_lite import Floral, InputError, router
 from floral_lite.adaptors import Options, initialise, personalise, plan
+from floral_lite.methods import FLoRAL
 from floral_lite.models import seeded
 from floral_lite.router import Router, closed_form, effective_number, entropy, momentum_form
 
@@ -235,6 +236,14 @@ def test_the_gradient_of_the_penalty_is_that_of_finite_differences(options: dict
     rows = torch.stack([theta.detach(), torch.zeros(3).double()])
     expected = sum(float(regularised.penalty(row)) for row in rows)
     assert float(regularised.penalty(rows)) == pytest.approx(expected)
+
+
+def test_an_unknown_choice_is_refused_with_the_nearest_name() -> None:
+    message = "no choice of a router is called 'temprature'; did you mean 'temperature'"
+    with pytest.raises(InputError, match=message):
+        Router(temprature=1)  # type: ignore[call-arg]
+    with pytest.raises(InputError, match=message):
+        FLoRAL(nn.Linear(2, 2), router={"temprature": 1})
 
 
 def test_without_entropy_there_is_no_penalty() -> None:

@@ -1,7 +1,10 @@
 """The tasks: their shapes, their clusters, and the paper's settings."""
 
+import inspect
+import json
 import os
-from dataclasses import replace
+import pickle
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from floral_lite import InputError, Settings, Shard, Task, methods, tasks, train
+from floral_lite import InputError, Pool, Settings, Shard, Task, methods, tasks, train
 from floral_lite.data import FlipAndCrop, as_float, digits, shift_labels
-from floral_lite.federation.pool import Pool
 from floral_lite.federation.task import Loss
 from floral_lite.seeds import stream
 from floral_lite.tasks.images import image_task, rotated
@@ -551,6 +553,10 @@ def test_data_that_mean_nothing_are_refused(
         task(train, test, num_clients)
 
 
+def test_a_task_is_told_in_a_line() -> None:
+    assert repr(tasks.load("digits-rotate")) == "Task(digits-rotate, 20 clients, 4 clusters)"
+
+
 def test_a_batch_norm_without_momentum_is_refused() -> None:
     with pytest.raises(InputError, match=r"batch norm 1 has momentum=None.*such as 0\.1"):
         task([shard()], [shard()], model=nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3, momentum=None)))
@@ -644,6 +650,33 @@ def test_unknown_settings_are_refused_with_the_nearest_name() -> None:
         InputError, match=r"no setting is called 'learning_rat'.*did you mean 'learning_rate'"
     ):
         Settings().with_changes(learning_rat=0.1)
+    with pytest.raises(InputError, match=r"no setting is called 'local_epoch'.*did you mean 'local_epochs'"):
+        Settings(local_epoch=2)  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("rounds", "5", "a whole number"),
+        ("rounds", None, "a whole number"),
+        ("learning_rate", "0.1", "a number"),
+        ("learning_rate", None, "a number"),
+        ("clip_norm", "1", "a number"),
+        ("stateful", "no", "True or False"),
+        ("precision", 32, "'float32' or"),
+    ],
+)
+def test_settings_of_another_kind_are_refused(name: str, value: object, message: str) -> None:
+    with pytest.raises(InputError, match=f"{name} is {value!r}; it .*{message}"):
+        Settings(**{name: value})  # type: ignore[arg-type]
+
+
+def test_settings_take_numpys_numbers_and_keep_their_signature() -> None:
+    settings = Settings(rounds=np.int64(3), learning_rate=np.float64(0.5))
+    assert type(settings.rounds) is int
+    assert json.loads(json.dumps(asdict(settings))) == asdict(Settings(rounds=3, learning_rate=0.5))
+    assert list(inspect.signature(Settings).parameters) == list(asdict(settings))
+    assert pickle.loads(pickle.dumps(settings)) == settings
 
 
 def test_changes_replace_only_what_they_name() -> None:

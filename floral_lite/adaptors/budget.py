@@ -3,7 +3,7 @@
 import math
 
 from ..decimals import as_written
-from ..errors import require
+from ..errors import require, whole_number
 
 
 def check_budget(budget: float) -> None:
@@ -14,12 +14,11 @@ def check_budget(budget: float) -> None:
     )
 
 
-def check_rank(rank: int) -> None:
-    """Raise InputError unless the rank is at least 1."""
-    require(
-        rank >= 1,
-        f"rank is {rank}; a low-rank adaptor needs at least 1: try 8",
-    )
+def check_rank(rank: int) -> int:
+    """The rank, or InputError unless it is a whole number of at least 1."""
+    rank = whole_number("rank", rank)
+    require(rank >= 1, f"rank is {rank}; a low-rank adaptor needs at least 1: try 8")
+    return rank
 
 
 def largest_rank(weight_size: int, cost_of_a_rank: int, budget: float) -> int:

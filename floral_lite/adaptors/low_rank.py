@@ -106,12 +106,6 @@ class LowRankAdaptor:
         shapes = self.shapes
         return {"U": u.reshape(len(u), *shapes["U"]), "V": v.reshape(len(v), *shapes["V"])}
 
-    def fold(self, matrix: Tensor) -> Tensor:
-        """A matrix (m, n) in the shape of the weight."""
-        axes = (*self.rows, *self.columns)
-        folded = matrix.reshape([self.shape[axis] for axis in axes])
-        return folded.permute([axes.index(axis) for axis in range(len(axes))])
-
 
 def fit_rank(options: Options, weight_size: int, cost_of_a_rank: int) -> int:
     """The rank that was asked for, or the one that the budget allows."""

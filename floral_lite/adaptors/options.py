@@ -45,7 +45,7 @@ class Options:
             "give exactly one of them: rank=8 or budget=0.01",
         )
         if self.rank is not None:
-            check_rank(self.rank)
+            object.__setattr__(self, "rank", check_rank(self.rank))
         if self.budget is not None:
             check_budget(self.budget)
         for name, choices in (("init", Initialisation), ("convolution", Convolution), ("norms", Norms)):

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from ..errors import InputError, require
+from ..errors import InputError, require, whole_number
 from .conv import fit_conv
 from .embedding import fit_embedding
 from .linear import fit_linear
@@ -164,9 +164,11 @@ def _is_adaptable(
     return True
 
 
-def check_num_clusters(num_clusters: int) -> None:
-    """Raise InputError unless there is at least one adaptor."""
+def check_num_clusters(num_clusters: int) -> int:
+    """The number of adaptors, or InputError unless it is a whole number of at least 1."""
+    num_clusters = whole_number("num_clusters", num_clusters)
     require(num_clusters >= 1, f"num_clusters is {num_clusters}; there must be at least 1 adaptor: try 4")
+    return num_clusters
 
 
 def num_parameters(adaptors: Mapping[str, Adaptor]) -> int:
@@ -189,7 +191,7 @@ def initialise(
     Raises:
         InputError: num_clusters is smaller than 1.
     """
-    check_num_clusters(num_clusters)
+    num_clusters = check_num_clusters(num_clusters)
     return {
         f"{name}.{factor}": tensor
         for name, adaptor in adaptors.items()

@@ -1,6 +1,5 @@
 """A cell of a table: a row, a task and a seed, and everything that decides its numbers."""
 
-import inspect
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -106,10 +105,7 @@ def num_clusters(cell: Cell) -> int:
 
 def method_options(cell: Cell) -> dict[str, Any]:
     """The options of the cell's method, with C where the method has it."""
-    kind = methods.METHODS.get(cell.row.method)
-    if kind is None:
-        raise unknown("method", cell.row.method, methods.METHODS)
-    has_clusters = "num_clusters" in inspect.signature(kind).parameters
+    has_clusters = "num_clusters" in methods.option_names(cell.row.method)
     return ({"num_clusters": num_clusters(cell)} if has_clusters else {}) | dict(cell.row.options)
 
 

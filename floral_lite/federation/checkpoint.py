@@ -5,6 +5,7 @@ import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor
@@ -23,7 +24,7 @@ UNFINISHED = "unfinished"
 def checkpointed_rounds(
     runs: Sequence[Run],
     settings: Settings,
-    device: str = "cpu",
+    device: str | torch.device = "cpu",
     *,
     folder: Path | str,
     every: int = 10,

@@ -71,6 +71,12 @@ class History:
         """The rounds whose test shards were evaluated."""
         return [entry for entry in self.rounds if entry.test_loss is not None]
 
+    @property
+    def last_evaluated(self) -> Round:
+        """The last of them, or InputError where there is none."""
+        require(bool(self.evaluated), "no round was evaluated yet; train on, or make evaluate_every smaller")
+        return self.evaluated[-1]
+
     def frame(self) -> pd.DataFrame:
         """One row a round: losses, accuracy, mismatch, seconds; indexed by the round's number."""
         import pandas as pd  # here, as for clients(): it takes longer to load than this whole package
@@ -88,12 +94,21 @@ class History:
         """
         import pandas as pd
 
-        require(bool(self.evaluated), "no round was evaluated yet; train on, or make evaluate_every smaller")
-        last = self.evaluated[-1]
+        last = self.last_evaluated
         columns = {"cluster": self.clusters, "loss": last.client_loss, "accuracy": last.client_accuracy}
         frame: pd.DataFrame = pd.DataFrame(columns)
         frame.index.name = "client"
         return frame
+
+    def summary(self) -> pd.Series:
+        """The numbers of the last evaluated round, and what the run cost; see `report.summary`.
+
+        Raises:
+            InputError: no round was evaluated yet.
+        """
+        from ..report import summary
+
+        return summary(self)
 
     def save(self, path: Path | str, replace: bool = False) -> None:
         """Write the history as JSON, completely or not at all.

@@ -133,7 +133,7 @@ def new_history(
             "method": method.name,
             **method.options(),
             **asdict(settings),
-            "seed": seed,
+            "seed": int(seed),  # NumPy's integers are none of JSON's
             "engine": engine,
             "device": device_name(device),
             "version": __version__,

@@ -31,7 +31,7 @@ from .record import (
     train_loss,
 )
 from .recording import Steps, record_on_cuda
-from .runs import Run, initial_state, stacks_of
+from .runs import Run, check_run, initial_state, stacks_of
 from .server import Moments, first_moments, server_step
 from .settings import Settings
 from .task import Task
@@ -66,7 +66,7 @@ def federated_rounds(
     method: Method,
     settings: Settings,
     seed: int = 0,
-    device: str = "cpu",
+    device: str | torch.device = "cpu",
     resumed: Federation | None = None,
     engine: Engine = "fast",
     max_memory: int | None = None,
@@ -105,7 +105,7 @@ def federated_rounds(
 def stacked_rounds(
     runs: Sequence[Run],
     settings: Settings,
-    device: str = "cpu",
+    device: str | torch.device = "cpu",
     resumed: Sequence[Federation] | None = None,
     engine: Engine = "fast",
     max_memory: int | None = None,
@@ -131,6 +131,8 @@ def stacked_rounds(
     """
     require(len(runs) > 0, "runs is empty; give at least one Run(task, method, seed)")
     require(engine in get_args(Engine), f"engine is {engine!r}; it is 'fast' or 'loop'")
+    for run in runs:
+        check_run(run)
     place = find_device(device)
     for run in runs:
         require(

@@ -29,6 +29,20 @@ class Run(NamedTuple):
     seed: int = 0
 
 
+def check_run(run: Run) -> None:
+    """Raise InputError where a name, or a class, stands for a task or a method."""
+    task, method = run.task, run.method
+    require(
+        isinstance(task, Task),
+        f"the task is {task!r}; it must be a Task, such as tasks.load('digits-rotate') gives",
+    )
+    require(
+        isinstance(method, Method),
+        f"the method is {method!r}; it must be one that was made on the task's model, such as "
+        "methods.FLoRAL(task.model) or methods.make('floral', task.model)",
+    )
+
+
 def initial_state(run: Run, settings: Settings, device: torch.device) -> Roles:
     """The federation before its first round: the method's parameters, and the model's running statistics."""
     for name, needed in run.method.needs.items():

@@ -1,16 +1,18 @@
 """How a task is trained."""
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from numbers import Real
 from typing import Any, Literal, get_args
 
-from ..errors import require, unknown
+from ..errors import refuses_unknown, require, whole_number
 
 ServerOptimizer = Literal["sgd", "adam"]
 Statistics = Literal["local", "averaged"]
 Precision = Literal["float32", "tf32", "bfloat16"]
 
 
+@refuses_unknown("setting")
 @dataclass(frozen=True)
 class Settings:
     """How a task is trained.
@@ -39,7 +41,7 @@ class Settings:
             evaluated. 0 evaluates never.
 
     Raises:
-        InputError: a value is out of its range.
+        InputError: a value is out of its range, or there is no such setting.
 
     Source: section 'Algorithm'; stateless clients in section 'Practical Implementation'; server
     optimizers are those of Reddi et al., 2021.
@@ -63,7 +65,15 @@ class Settings:
     evaluate_every: int = 10
 
     def __post_init__(self) -> None:
-        """Check every range once, so that no run starts with a wrong one."""
+        """Check every value once, so that no run starts with a wrong one."""
+        for field in fields(self):
+            name, value, usual = field.name, getattr(self, field.name), field.default
+            if isinstance(usual, bool):
+                require(isinstance(value, bool), f"{name} is {value!r}; it is True or False")
+            elif isinstance(usual, int):
+                object.__setattr__(self, name, whole_number(name, value))
+            elif not isinstance(usual, str) and value is not usual:
+                require(isinstance(value, Real), f"{name} is {value!r}; it must be a number")
         for name, smallest in (
             ("rounds", 1),
             ("local_epochs", 1),
@@ -76,9 +86,6 @@ class Settings:
             require(
                 smallest <= value < math.inf, f"{name} is {value}; it must be at least {smallest}, and finite"
             )
-        for name in ("rounds", "local_epochs", "batch_size", "evaluate_every"):
-            value = getattr(self, name)
-            require(isinstance(value, int), f"{name} is {value!r}; it must be a whole number")
         for name in ("learning_rate", "server_learning_rate", "clip_norm"):
             value = getattr(self, name)
             require(
@@ -112,7 +119,4 @@ class Settings:
         Raises:
             InputError: there is no such setting, or its value is out of range.
         """
-        for name in changes:
-            if name not in self.__dataclass_fields__:
-                raise unknown("setting", name, self.__dataclass_fields__)
         return replace(self, **changes)

@@ -31,7 +31,7 @@ ELEMENTWISE: tuple[Loss, ...] = (
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Task:
     """A federated problem.
 
@@ -102,6 +102,11 @@ class Task:
             )
         if self.is_classification or self.loss in ELEMENTWISE:
             self._check_targets()
+
+    def __repr__(self) -> str:
+        """In a line: its tensors would fill pages."""
+        num_clusters = len(set(self.clusters.tolist()))
+        return f"Task({self.name}, {self.num_clients} clients, {num_clusters} clusters)"
 
     def _check_targets(self) -> None:
         """Labels must be among the model's outputs; numbers must be as many as the outputs."""

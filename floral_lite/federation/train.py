@@ -4,10 +4,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from ..methods import Method
 from .checkpoint import checkpointed_rounds
 from .rounds import Engine, Federation, stacked_rounds
-from .runs import Run
+from .runs import Run, check_run
 from .settings import Settings
 from .task import Task
 
@@ -17,7 +19,7 @@ def train(
     method: Method,
     *,
     seed: int = 0,
-    device: str = "cpu",
+    device: str | torch.device = "cpu",
     engine: Engine = "fast",
     max_memory: int | None = None,
     on_round: Callable[[Federation], None] | None = None,
@@ -31,7 +33,7 @@ def train(
         task: the clients' data, the model and the loss.
         method: who shares what, made on the task's model.
         seed: of the adaptors, the sampled clients and the batches.
-        device: "cpu", "cuda", "mps" or "auto".
+        device: "cpu", "cuda", "mps" or "auto", or a torch.device.
         engine: "fast", or "loop" for Algorithm 1 as it is read, client by client.
         max_memory: bytes that the fast engine may take for clients in training; None for what
             suits the device.
@@ -41,8 +43,8 @@ def train(
         changes: settings that differ from the task's own, such as rounds=20.
 
     Raises:
-        InputError: a setting is out of range or unknown, the device is not there, or the
-            checkpoints are of another run.
+        InputError: the task or the method is none, a setting is out of range or unknown, the device is not
+            there, or the checkpoints are of another run.
         DivergenceError: a client's loss is not a finite number.
 
     Example:
@@ -52,8 +54,10 @@ def train(
         >>> federation.history.frame().shape
         (1, 5)
     """
+    run = Run(task, method, seed)
+    check_run(run)
     (federation,) = train_runs(
-        [Run(task, method, seed)],
+        [run],
         task.settings.with_changes(**changes),
         device=device,
         engine=engine,
@@ -69,7 +73,7 @@ def train_runs(
     runs: Sequence[Run],
     settings: Settings,
     *,
-    device: str = "cpu",
+    device: str | torch.device = "cpu",
     engine: Engine = "fast",
     max_memory: int | None = None,
     on_round: Callable[[list[Federation]], None] | None = None,

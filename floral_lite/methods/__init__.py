@@ -4,7 +4,7 @@ import inspect
 
 from torch import nn
 
-from ..errors import require, unknown
+from ..errors import InputError, require, unknown
 from .base import ROUTER, Method, Part
 from .ditto import Ditto
 from .ensemble import Ensemble
@@ -44,6 +44,7 @@ __all__ = [
     "Part",
     "PerFedAvg",
     "make",
+    "option_names",
 ]
 
 METHODS: dict[str, type[Method]] = {
@@ -55,7 +56,25 @@ METHODS: dict[str, type[Method]] = {
 }
 
 
-def make(name: str, model: nn.Module, **options: object) -> Method:
+def option_names(name: str) -> list[str]:
+    """What a method takes beside its model.
+
+    Args:
+        name: one of METHODS.
+
+    Raises:
+        InputError: there is no such method.
+
+    Example:
+        >>> option_names("ditto"), option_names("fedavg")
+        (['proximal'], [])
+    """
+    if name not in METHODS:
+        raise unknown("method", name, METHODS)
+    return list(inspect.signature(METHODS[name]).parameters)[1:]
+
+
+def make(name: str, model: nn.Module, /, **options: object) -> Method:
     """The method of that name on a model.
 
     Args:
@@ -64,15 +83,17 @@ def make(name: str, model: nn.Module, **options: object) -> Method:
         options: the method's own arguments, such as num_clusters=4.
 
     Raises:
-        InputError: there is no such method, or it has no such option, or the option is out of range.
+        InputError: there is no such method, or it has no such option, or the option is out of range or of
+            another kind.
     """
-    if name not in METHODS:
-        raise unknown("method", name, METHODS)
-    known = list(inspect.signature(METHODS[name]).parameters)[1:]
+    known = option_names(name)
     for option in options:
         require(
             option in known,
             f"{name} has no option {option} (given as {options[option]}); "
             f"it has {', '.join(known) or 'none'}: leave it out, or choose another method",
         )
-    return METHODS[name](model, **options)  # type: ignore[call-arg]
+    try:
+        return METHODS[name](model, **options)  # type: ignore[call-arg]
+    except TypeError as error:
+        raise InputError(f"{name} does not take the options {options}: {error}") from error

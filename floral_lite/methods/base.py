@@ -94,6 +94,11 @@ class Method(ABC):
     # model is tested; None if models are tested as they are. Its roles are those of this method.
     adaptation: "Method | None" = None
 
+    def __repr__(self) -> str:
+        """In a line: its class and its options."""
+        options = ", ".join(f"{name}={value!r}" for name, value in self.options().items())
+        return f"{type(self).__name__}({options})"
+
     @abstractmethod
     def initialise(self, clusters: Tensor, seed: int) -> Roles:
         """The federation's first state.

@@ -47,10 +47,9 @@ class FederatedClustering(Method):
 
     def __init__(self, model: nn.Module, num_clusters: int = 4, momentum: float = 0.99) -> None:
         """Keep the choices."""
-        check_num_clusters(num_clusters)
         require(0 <= momentum < 1, f"momentum is {momentum}; it is beta, in [0, 1): try 0.99")
         self.model = model
-        self.num_clusters = num_clusters
+        self.num_clusters = check_num_clusters(num_clusters)
         self.momentum = momentum
 
     def initialise(self, clusters: Tensor, seed: int) -> Roles:

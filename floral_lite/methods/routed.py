@@ -46,9 +46,8 @@ class Routed(Method):
         """Keep the choices."""
         allowed = ", ".join(map(repr, get_args(Routing)))
         require(routing in get_args(Routing), f"routing is {routing!r}; it is one of {allowed}")
-        check_num_clusters(num_clusters)
         self.model = model
-        self.num_clusters = num_clusters
+        self.num_clusters = check_num_clusters(num_clusters)
         self.routing = routing
         self.asks_first = routing == "clustered"
         self.router = Router(**router) if isinstance(router, Mapping) else router or Router()

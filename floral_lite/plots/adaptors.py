@@ -8,9 +8,7 @@ import numpy.typing as npt
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
-from .style import COLOURS, GREY, Picture, bare, figure
-
-DASHES = ("-", "--", ":", "-.")
+from .style import COLOURS, DASHES, GREY, MARKERS, Picture, bare, colour_bar, figure
 
 
 def matrices(named: Mapping[str, npt.ArrayLike], signs: str = "", limit: float | None = None) -> Picture:
@@ -33,10 +31,7 @@ def matrices(named: Mapping[str, npt.ArrayLike], signs: str = "", limit: float |
         axis.set_title(name, color=GREY, fontsize=9)
         if 0 < place <= len(signs):
             axis.set_ylabel(f"${signs[place - 1]}$", rotation=0, ha="right", va="center", fontsize=14)
-    bar = made.colorbar(shown, ax=axes[0].tolist())
-    bar.set_label("entry", color=GREY)
-    bar.ax.tick_params(colors=GREY)
-    bar.outline.set_edgecolor(GREY)
+    colour_bar(made, shown, axes[0].tolist(), "entry")
     return made
 
 
@@ -95,9 +90,9 @@ def accuracy_over_rank(
     """
     made, axes = figure(1, 1, 6.4, 3.6)
     axis = axes[0, 0]
-    for (name, (ranks, accuracies)), colour, marker in zip(runs.items(), COLOURS, "os^D", strict=False):
+    for (name, (ranks, accuracies)), colour, marker in zip(runs.items(), COLOURS, MARKERS, strict=False):
         axis.plot(ranks, accuracies, color=colour, marker=marker, markersize=5, label=name)
-    for (name, level), dash in zip(levels.items(), cycle(("--", ":")), strict=False):
+    for (name, level), dash in zip(levels.items(), cycle(DASHES[1:3]), strict=False):
         axis.axhline(level, color=GREY, linestyle=dash, linewidth=1.2, label=name)
     axis.set(xlabel="rank $r$", ylabel="test accuracy (%)", ylim=(0, 104))
     axis.xaxis.set_major_locator(MaxNLocator(integer=True))

@@ -3,9 +3,7 @@
 import numpy as np
 import numpy.typing as npt
 
-from .style import COLOURS, GREY, Picture, figure
-
-MARKERS = "osD^vP*Xh<"
+from .style import COLOURS, GREY, MARKERS, Picture, figure
 
 
 def shifted(base: npt.ArrayLike, adaptors: npt.ArrayLike, share: float) -> Picture:

@@ -6,8 +6,8 @@ from itertools import cycle
 import numpy as np
 import pandas as pd
 
-from .style import COLOURS, GREY, Picture
-from .tables import MARKERS, name_rows, panels
+from .style import COLOURS, GREY, MARKERS, Picture
+from .tables import name_rows, panels
 
 NARROW, WIDE = 0.25, 0.55  # heights of bars, of lines of height 1
 

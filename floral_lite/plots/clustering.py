@@ -5,9 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from .style import COLOURS, GREY, Picture, figure
-
-MARKERS = "os^Dv"
+from .style import COLOURS, GREY, MARKERS, Picture, figure
 
 
 def places(panels: Mapping[str, npt.ArrayLike], clusters: Sequence[int]) -> Picture:

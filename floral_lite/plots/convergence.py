@@ -5,10 +5,9 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
-from .style import COLOURS, GREY, Picture, figure
+from .style import COLOURS, DASHES, GREY, MARKERS, Picture, figure
 
-MARKERS = "os^Dv"
-DASHES = ("--", ":", "-.", (0, (5, 1, 1, 1, 1, 1)))
+BOUNDS = (*DASHES[1:], (0, (5, 1, 1, 1, 1, 1)))
 
 
 def plane(best: npt.ArrayLike, own: npt.ArrayLike, optimum: npt.ArrayLike, path: npt.ArrayLike) -> Picture:
@@ -47,12 +46,12 @@ def rates(
     made, ((axis,),) = figure(1, 1, 6.4, 4.2)
     for number, (name, (mean, error)) in enumerate(measured.items()):
         mean, error, colour = np.asarray(mean), np.asarray(error), COLOURS[number % len(COLOURS)]
-        axis.plot(steps, mean, color=colour, marker=MARKERS[number % 5], markersize=5, label=name)
+        axis.plot(steps, mean, color=colour, marker=MARKERS[number % len(MARKERS)], markersize=5, label=name)
         low = np.maximum(mean - 2 * error, mean / 10)  # a logarithm needs something
         axis.fill_between(np.asarray(steps), low, mean + 2 * error, color=colour, alpha=0.2)
     for number, (name, values) in enumerate(bounds.items()):
         colour = COLOURS[(len(measured) + number) % len(COLOURS)]
-        axis.plot(steps, values, color=colour, linestyle=DASHES[number % 4], label=name)
+        axis.plot(steps, values, color=colour, linestyle=BOUNDS[number % 4], label=name)
     axis.set(
         xlabel="local steps T",
         ylabel=r"error $f_c(\hat{w}_T) - f_c(w_c^*)$",

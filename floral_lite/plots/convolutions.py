@@ -13,7 +13,7 @@ from matplotlib.patches import Rectangle
 from torch import Tensor
 
 from ..adaptors import LowRankAdaptor
-from .style import COLOURS, GREY, Picture, bare, figure
+from .style import COLOURS, GREY, Picture, bare, colour_bar, figure
 
 Array = npt.NDArray[np.float64]
 
@@ -84,10 +84,7 @@ def kernels(named: Mapping[str, npt.ArrayLike], limit: float | None = None) -> P
         axis.set_title(name, color=GREY, fontsize=9)
         axis.set_xlabel("input channel", fontsize=9)
     axes[0, 0].set_ylabel("output channel", fontsize=9)
-    bar = made.colorbar(shown, ax=axes[0].tolist())
-    bar.set_label("entry", color=GREY)
-    bar.ax.tick_params(colors=GREY)
-    bar.outline.set_edgecolor(GREY)
+    colour_bar(made, shown, axes[0].tolist(), "entry")
     return made
 
 

@@ -9,8 +9,10 @@ from matplotlib.axes import Axes
 from matplotlib.image import AxesImage
 
 from ..errors import require
-from ..federation.history import History, Round
-from .style import COLOURS, GREY, Picture, bare, figure
+from ..federation.history import History
+from .style import COLOURS, DASHES, GREY, Picture, bare, colour_bar, figure
+
+MIXTURE_WEIGHT = r"mixture weight $\pi_c^k$"
 
 
 def image_grid(
@@ -47,7 +49,7 @@ def curves(histories: Mapping[str, History], value: str = "test_accuracy") -> Pi
     made, axes = figure(1, 1, 6.4, 3.4)
     axis = axes[0, 0]
     factor = 100 if value == "test_accuracy" else 1
-    styles = zip(cycle(COLOURS), cycle(("-", "--", ":", "-.")), strict=False)
+    styles = zip(cycle(COLOURS), cycle(DASHES), strict=False)
     for (label, history), (colour, dash) in zip(histories.items(), styles, strict=False):
         series = factor * history.frame()[value].dropna()
         axis.plot(series.index, series, color=colour, linestyle=dash, label=label)
@@ -103,11 +105,11 @@ def mixtures(
         chosen = [known[number] for number in rounds]
     made, axes = figure(1, len(chosen), 2.3 * len(chosen) + 1.2, 3.4)
     for axis, entry in zip(axes[0], chosen, strict=True):
-        shown = draw_mixture(axis, entry, history.clusters)
+        shown = draw_mixture(axis, np.asarray(entry.mixture), history.clusters)
         accuracy = float("nan") if entry.test_accuracy is None else 100 * entry.test_accuracy
         axis.set_title(title.format(round=entry.round, accuracy=accuracy), color=GREY, fontsize=10)
     axes[0, 0].set_ylabel("clients, by true cluster")
-    colour_bar(made, shown, axes[0].tolist())
+    colour_bar(made, shown, axes[0].tolist(), MIXTURE_WEIGHT)
     return made
 
 
@@ -121,9 +123,9 @@ def run_figure(history: History) -> Picture:
     curve.set(xlabel="communication round", ylabel="test accuracy (%)" if accuracy else "test loss")
     if accuracy:
         curve.set_ylim(0, 100)
-    shown = draw_mixture(matrix, history.evaluated[-1], history.clusters)
+    shown = draw_mixture(matrix, np.asarray(history.evaluated[-1].mixture), history.clusters)
     matrix.set_ylabel("clients, by true cluster")
-    colour_bar(made, shown, [matrix])
+    colour_bar(made, shown, [matrix], MIXTURE_WEIGHT)
     return made
 
 
@@ -153,31 +155,17 @@ def base_plus_adaptors(base: npt.ArrayLike, adaptors: npt.ArrayLike, mixture: np
     return made
 
 
-def draw_mixture(axis: Axes, entry: Round, clusters: Sequence[int]) -> AxesImage:
+def draw_mixture(axis: Axes, mixture: npt.ArrayLike, clusters: Sequence[int]) -> AxesImage:
     """One mixture matrix, rows sorted by cluster, with a line where a cluster ends.
 
     Args:
         axis: to draw on.
-        entry: a round that was evaluated.
+        mixture: pi, shape (K, C), dark where it is 1.
         clusters: of each client.
     """
-    mixture = np.asarray(entry.mixture)[np.argsort(clusters, kind="stable")]
+    mixture = np.asarray(mixture)[np.argsort(clusters, kind="stable")]
     shown = axis.imshow(mixture, aspect="auto", cmap="Blues", vmin=0, vmax=1, interpolation="nearest")
     for border in np.flatnonzero(np.diff(np.sort(clusters))) + 0.5:
         axis.axhline(border, color=GREY, linewidth=1)
     axis.set(xlabel="adaptor c", xticks=range(mixture.shape[1]), yticks=[])
     return shown
-
-
-def colour_bar(made: Picture, shown: AxesImage, axes: list[Axes]) -> None:
-    """What the colours of mixture matrices mean.
-
-    Args:
-        made: the picture.
-        shown: what `draw_mixture` returned.
-        axes: those that the bar stands beside.
-    """
-    bar = made.colorbar(shown, ax=axes)
-    bar.set_label(r"mixture weight $\pi_c^k$", color=GREY)
-    bar.ax.tick_params(colors=GREY)
-    bar.outline.set_edgecolor(GREY)

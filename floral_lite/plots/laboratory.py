@@ -9,8 +9,8 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from ..federation.history import History
-from .federations import colour_bar, draw_mixture
-from .style import COLOURS, GREY, Picture, figure
+from .federations import MIXTURE_WEIGHT, draw_mixture
+from .style import COLOURS, DASHES, GREY, Picture, colour_bar, figure
 
 QUANTITIES = {"test_accuracy": "test accuracy (%)", "test_loss": "test loss"}
 
@@ -53,7 +53,7 @@ def progress(
         factor = 100 if quantity == "test_accuracy" else 1
         for name, frame in (before or {}).items():
             _draw_before(axis, name, factor * frame[quantity].dropna())
-        styles = zip(cycle(COLOURS), cycle(("-", "--", ":", "-.")), strict=False)
+        styles = zip(cycle(COLOURS), cycle(DASHES), strict=False)
         for (name, history), (colour, dash) in zip(histories.items(), styles, strict=False):
             means = factor * history.frame()[quantity].dropna()
             marker = "o" if len(means) == 1 else None
@@ -83,11 +83,11 @@ def routers(histories: Mapping[str, History]) -> Picture | None:
     made, axes = figure(1, len(mixing), width, 2.9)
     _fix(made, width, 2.9, right=0.35)
     for (name, entry), axis in zip(mixing.items(), axes[0], strict=True):
-        drawn = draw_mixture(axis, entry, histories[name].clusters)
+        drawn = draw_mixture(axis, np.asarray(entry.mixture), histories[name].clusters)
         axis.set_title(f"{name}, round {entry.round}", color=GREY, fontsize=10)
         axis.set_ylabel("clients")
     axes[0, 0].set_ylabel("clients, by true cluster")
-    colour_bar(made, drawn, axes[0].tolist())
+    colour_bar(made, drawn, axes[0].tolist(), MIXTURE_WEIGHT)
     return made
 
 

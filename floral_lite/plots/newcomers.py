@@ -6,9 +6,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from .style import COLOURS, GREY, Picture, figure
-
-MARKERS = "os^DvPX*"
+from .style import COLOURS, DASHES, GREY, MARKERS, Picture, figure
 
 
 class Curve(NamedTuple):
@@ -82,7 +80,7 @@ def by_samples(
             look = {"color": COLOURS[number % len(COLOURS)], "marker": MARKERS[number % len(MARKERS)]}
             axis.errorbar(x, curve.mean, curve.sd, label=rule, linewidth=1.3, markersize=5, capsize=2, **look)
         for number, (name, height) in enumerate(limits[title].items()):
-            axis.axhline(height, color=GREY, linestyle=("--", ":", "-.")[number % 3], linewidth=1, label=name)
+            axis.axhline(height, color=GREY, linestyle=DASHES[1 + number % 3], linewidth=1, label=name)
         axis.set_title(title, color=GREY, fontsize=10)
         axis.set(xscale="log", xlabel="samples of the newcomer", ylabel="test accuracy (%)")
         first = next(iter(curves.values()))

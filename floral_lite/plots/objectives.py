@@ -7,9 +7,8 @@ import numpy as np
 import numpy.typing as npt
 from matplotlib.axes import Axes
 
-from .style import COLOURS, GREY, Picture, figure
+from .style import COLOURS, GREY, MARKERS, Picture, figure
 
-MARKERS = "os^Dv<>"  # so that groups are told apart without their colours
 EAST, NORTH = "east (100 m)", "north (100 m)"
 
 

@@ -6,9 +6,7 @@ from itertools import cycle
 import numpy as np
 import numpy.typing as npt
 
-from .style import COLOURS, GREY, Picture, figure
-
-DASHES = ("-", "--", ":", "-.")
+from .style import COLOURS, DASHES, GREY, Picture, figure
 
 
 def valley(

@@ -1,18 +1,16 @@
 """Figures of the chapter on roles: one number's fate in each role, and many methods side by side."""
 
 from collections.abc import Mapping, Sequence
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 from matplotlib.lines import Line2D
 
-from .style import COLOURS, GREY, Picture, figure
+from .style import COLOURS, DASHES, GREY, Picture, figure
 
 ROLES = ("shared", "clustered", "private")
 HATCHES = ("", "///", "...")
-DASHES: tuple[Literal["-", "--", ":", "-."], ...] = ("-", "--", ":", "-.")
 
 
 def fates(paths: Mapping[str, npt.ArrayLike], clusters: Sequence[int], local_steps: int) -> Picture:

@@ -5,9 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from .style import COLOURS, GREY, Picture, figure
-
-MARKERS = "osD^vP*Xh<"
+from .style import COLOURS, GREY, MARKERS, Picture, figure
 
 
 def who_counts(weights: npt.ArrayLike, groups: Sequence[int]) -> Picture:

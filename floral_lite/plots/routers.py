@@ -7,9 +7,8 @@ import numpy.typing as npt
 import pandas as pd
 from matplotlib.lines import Line2D
 
-from .style import COLOURS, GREY, Picture, figure
+from .style import COLOURS, DASHES, GREY, Picture, figure
 
-DASHES = ("-", "--", ":", "-.")
 # columns of a followed run, what their axis says, and its scale
 FOLLOWED = {
     "gradient": ("router's gradient (norm)", "log"),

@@ -6,10 +6,7 @@ import numpy as np
 import numpy.typing as npt
 from matplotlib.ticker import NullFormatter
 
-from .style import COLOURS, GREY, Picture, figure
-
-MARKERS = "os^Dv"
-DASHES = ("--", ":", "-.")
+from .style import COLOURS, DASHES, GREY, MARKERS, Picture, figure
 
 
 def estimates(best: npt.ArrayLike, found: Mapping[str, npt.ArrayLike]) -> Picture:
@@ -48,7 +45,7 @@ def over_clients(
         axis.plot(clients, values, color=COLOURS[number], marker=marker, markersize=6, label=name)
     for number, (name, values) in enumerate(bounds.items()):
         colour = COLOURS[(len(measured) + number) % len(COLOURS)]
-        axis.plot(clients, values, color=colour, linestyle=DASHES[number % len(DASHES)], label=name)
+        axis.plot(clients, values, color=colour, linestyle=DASHES[1 + number % 3], label=name)
     axis.set(xlabel="clients K", ylabel="squared error of the base's gradient", xscale="log", yscale="log")
     axis.set_xticks(np.asarray(clients), [f"{each:g}" for each in np.asarray(clients)])
     axis.xaxis.set_minor_formatter(NullFormatter())

@@ -6,15 +6,20 @@ on white and on dark pages, and the background is transparent.
 
 import io
 from threading import Lock
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
 
 GREY = "#7a7a7a"
 COLOURS = sns.color_palette("colorblind")
+# so that groups and lines are told apart without their colours
+MARKERS = "os^DvPX*<h"
+DASHES: tuple[Literal["-", "--", ":", "-."], ...] = ("-", "--", ":", "-.")
 # matplotlib has one style for all threads: two that borrow it at once would give back each other's
 STYLE = Lock()
 
@@ -42,3 +47,19 @@ def bare(axis: Axes) -> None:
     """An image needs no ticks and no frame."""
     axis.set(xticks=[], yticks=[])
     axis.spines[:].set_visible(False)
+
+
+def colour_bar(made: Picture, shown: AxesImage, axes: list[Axes], label: str, shrink: float = 1.0) -> None:
+    """What the colours of matrices mean.
+
+    Args:
+        made: the picture.
+        shown: one of the matrices.
+        axes: those that the bar stands beside.
+        label: what an entry is.
+        shrink: the bar's length, as a share of theirs.
+    """
+    bar = made.colorbar(shown, ax=axes, shrink=shrink)
+    bar.set_label(label, color=GREY)
+    bar.ax.tick_params(colors=GREY)
+    bar.outline.set_edgecolor(GREY)

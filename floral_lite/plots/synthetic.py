@@ -6,8 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from .style import COLOURS, GREY, Picture, bare, figure
-from .tables import MARKERS
+from .style import COLOURS, GREY, MARKERS, Picture, bare, colour_bar, figure
 
 
 def matrices(rows: Sequence[Mapping[str, npt.ArrayLike]], limit: float) -> Picture:
@@ -24,10 +23,7 @@ def matrices(rows: Sequence[Mapping[str, npt.ArrayLike]], limit: float) -> Pictu
             shown = axis.imshow(np.asarray(matrix), **look)
             bare(axis)
             axis.set_title(title, color=GREY, fontsize=9)
-    bar = made.colorbar(shown, ax=axes.ravel().tolist(), shrink=0.9)
-    bar.set_label("entry", color=GREY)
-    bar.ax.tick_params(colors=GREY)
-    bar.outline.set_edgecolor(GREY)
+    colour_bar(made, shown, axes.ravel().tolist(), "entry", shrink=0.9)
     return made
 
 

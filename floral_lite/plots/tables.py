@@ -12,10 +12,8 @@ from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.ticker import LogLocator, NullFormatter
 
-from .style import COLOURS, GREY, Picture, figure
-
-DASHES = ("-", "--", ":", "-.")
-MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+from .federations import MIXTURE_WEIGHT, draw_mixture
+from .style import COLOURS, DASHES, GREY, MARKERS, Picture, colour_bar, figure
 
 
 def panels(titles: Sequence[str], width: float, height: float, across: int = 2) -> tuple[Picture, list[Axes]]:
@@ -99,17 +97,10 @@ def final_mixtures(mixtures: Mapping[str, npt.ArrayLike], clusters: Sequence[int
         clusters: the true cluster of each client, K integers.
     """
     made, axes = panels(list(mixtures), 1.6, 3.0, across=len(mixtures))
-    order = np.argsort(clusters, kind="stable")
     for axis, mixture in zip(axes, mixtures.values(), strict=True):
-        shown = np.asarray(mixture)[order]
-        image = axis.imshow(shown, aspect="auto", cmap="Blues", vmin=0, vmax=1, interpolation="nearest")
-        for border in np.flatnonzero(np.diff(np.sort(clusters))) + 0.5:
-            axis.axhline(border, color=GREY, linewidth=1)
-        axis.set(xlabel="adaptor c", xticks=range(shown.shape[1]), yticks=[])
+        shown = draw_mixture(axis, mixture, clusters)
     axes[0].set_ylabel("clients, by true cluster")
-    bar = made.colorbar(image, ax=axes)
-    bar.set_label(r"mixture weight $\pi_c^k$", color=GREY)
-    bar.ax.tick_params(colors=GREY)
+    colour_bar(made, shown, axes, MIXTURE_WEIGHT)
     return made
 
 

@@ -170,7 +170,7 @@ def as_tensor(name: str, array: Array) -> Tensor:
     if isinstance(array, Tensor):
         return array.detach().cpu().clone()
     try:
-        return torch.tensor(np.asarray(array))
+        return torch.tensor(np.ascontiguousarray(array))  # torch takes no array that runs backwards
     except (TypeError, ValueError) as error:
         raise InputError(
             f"{name} cannot be read as one array of numbers ({error}); give a tensor, a numpy array or a "

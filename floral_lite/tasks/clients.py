@@ -107,7 +107,7 @@ def from_clients(
         test=[tested[client] for client in names],
         clusters=torch.tensor([groups.index(known.get(client)) for client in names]),
         settings=settings or Settings(),
-        details={"task_clusters": len(groups), "num_clients": len(names), "task_seed": seed},
+        details={"task_clusters": len(groups), "num_clients": len(names), "task_seed": int(seed)},
         augment=augment,
     )
 

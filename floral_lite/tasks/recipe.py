@@ -82,7 +82,7 @@ def make_tasks(
                     "task_clusters": num_clusters,
                     "num_clients": num_clients,
                     "data_fraction": data_fraction,
-                    "task_seed": seed,
+                    "task_seed": int(seed),
                 },
                 augment=recipe.augment,
             )
