@@ -1,13 +1,8 @@
 """The two ways in which a run can fail: what was asked for is wrong, or training blew up."""
 
 import difflib
-import functools
-import inspect
 import operator
-from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
-
-Kind = TypeVar("Kind", bound=type)
+from collections.abc import Iterable
 
 
 class InputError(ValueError):
@@ -56,25 +51,9 @@ def whole_number(name: str, value: object) -> int:
         raise InputError(f"{name} is {value!r}; it must be a whole number") from None
 
 
-def refuses_unknown(kind: str) -> Callable[[Kind], Kind]:
-    """A decorator of classes: an argument that does not exist is answered with the nearest one that does.
-
-    Args:
-        kind: what an argument is, such as "setting".
-    """
-
-    def decorate(cls: Kind) -> Kind:
-        usual: Any = cls.__init__  # type: ignore[misc]
-        known = list(inspect.signature(cls).parameters)
-
-        @functools.wraps(usual)
-        def __init__(self: object, *args: object, **named: object) -> None:
-            for name in named:
-                if name not in known:
-                    raise unknown(kind, name, known)
-            usual(self, *args, **named)
-
-        cls.__init__ = __init__  # type: ignore[misc]
-        return cls
-
-    return decorate
+def check_names(kind: str, names: Iterable[str], known: Iterable[str]) -> None:
+    """Raise the error for the first name that does not exist, if any; see `unknown`."""
+    known = list(known)
+    for name in names:
+        if name not in known:
+            raise unknown(kind, name, known)

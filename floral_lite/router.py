@@ -5,11 +5,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .errors import refuses_unknown, require
+from .errors import require
 from .objectives import check_simplex
 
 
-@refuses_unknown("choice of a router")
 @dataclass(frozen=True)
 class Router:
     """How logits theta become a mixture pi.

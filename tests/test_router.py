@@ -241,7 +241,7 @@ def test_the_gradient_of_the_penalty_is_that_of_finite_differences(options: dict
 def test_an_unknown_choice_is_refused_with_the_nearest_name() -> None:
     message = "no choice of a router is called 'temprature'; did you mean 'temperature'"
     with pytest.raises(InputError, match=message):
-        Router(temprature=1)  # type: ignore[call-arg]
+        FLoRAL(nn.Linear(2, 2), router={"floor": 0.01, "temprature": 1})
     with pytest.raises(InputError, match=message):
         FLoRAL(nn.Linear(2, 2), router={"temprature": 1})
 

@@ -9,7 +9,7 @@ from torch import nn
 
 from .. import methods, tasks
 from ..data import diagonal_clusters
-from ..errors import InputError, require, unknown
+from ..errors import InputError, check_names, require
 from ..federation import Run, Settings
 from .schema import Column, Row, Table
 
@@ -92,9 +92,7 @@ def chosen_columns(table: Table, names: Sequence[str] | None) -> list[Column]:
     require(names is None or len(names) > 0, "columns is empty; name a task, or leave it out for the table's")
     columns = {column.name: column for column in table.columns}
     wanted = list(columns if names is None else dict.fromkeys(names))
-    for name in wanted:
-        if name not in tasks.TASKS:
-            raise unknown("column (they are the tasks)", name, tasks.TASKS)
+    check_names("column (they are the tasks)", wanted, tasks.TASKS)
     return [columns.get(name, Column(name, name)) for name in wanted]
 
 

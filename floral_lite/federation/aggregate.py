@@ -70,7 +70,8 @@ def mismatch(mixture: Tensor, clusters: Tensor, num_samples: Tensor) -> float:
     Source: section 'Analysis', the total variation distance ||delta_c||_1.
     """
     # a cluster in which nobody is has no weights to compare
-    truth = torch.nn.functional.one_hot(clusters.unique(return_inverse=True)[1]).to(mixture)
+    present = torch.unique(clusters, return_inverse=True)[1]
+    truth = torch.nn.functional.one_hot(present).to(mixture)
     learned = client_given_cluster(mixture, num_samples)
     wanted = client_given_cluster(truth, num_samples)
     # ||delta_c||_1 = sum_k |p_hat(k | c) - p(k | c)|

@@ -5,14 +5,13 @@ from dataclasses import dataclass, fields, replace
 from numbers import Real
 from typing import Any, Literal, get_args
 
-from ..errors import refuses_unknown, require, whole_number
+from ..errors import check_names, require, whole_number
 
 ServerOptimizer = Literal["sgd", "adam"]
 Statistics = Literal["local", "averaged"]
 Precision = Literal["float32", "tf32", "bfloat16"]
 
 
-@refuses_unknown("setting")
 @dataclass(frozen=True)
 class Settings:
     """How a task is trained.
@@ -41,7 +40,7 @@ class Settings:
             evaluated. 0 evaluates never.
 
     Raises:
-        InputError: a value is out of its range, or there is no such setting.
+        InputError: a value is out of its range.
 
     Source: section 'Algorithm'; stateless clients in section 'Practical Implementation'; server
     optimizers are those of Reddi et al., 2021.
@@ -119,4 +118,5 @@ class Settings:
         Raises:
             InputError: there is no such setting, or its value is out of range.
         """
+        check_names("setting", changes, self.__dataclass_fields__)
         return replace(self, **changes)

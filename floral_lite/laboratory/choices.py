@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .. import methods, tasks
-from ..errors import require, unknown
+from ..errors import check_names, require
 from ..federation import Settings, Task
 from ..methods.routed import Routing
 
@@ -46,9 +46,7 @@ class Choices:
     def __post_init__(self) -> None:
         """Check what the package would not."""
         require(len(self.methods) > 0, "no method is chosen: choose at least one, such as 'floral'")
-        for name in self.methods:
-            if name not in methods.METHODS:
-                raise unknown("method", name, methods.METHODS)
+        check_names("method", self.methods, methods.METHODS)
 
     def load(self) -> Task:
         """The task."""

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ..adaptors import check_num_clusters
-from ..errors import require
+from ..errors import check_names, require
 from ..roles import Roles
 from ..router import Router, one_hot_logits, uniform_logits
 from .base import ROUTER, Method, Part
@@ -50,6 +50,8 @@ class Routed(Method):
         self.num_clusters = check_num_clusters(num_clusters)
         self.routing = routing
         self.asks_first = routing == "clustered"
+        if isinstance(router, Mapping):
+            check_names("choice of a router", router, Router.__dataclass_fields__)
         self.router = Router(**router) if isinstance(router, Mapping) else router or Router()
 
     @abstractmethod

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-from .style import COLOURS, GREY, Picture, figure
-from .tables import MARKERS, name_rows, panels
+from .style import COLOURS, GREY, MARKERS, Picture, figure
+from .tables import name_rows, panels
 
 
 def seeds(runs: pd.DataFrame, rows: Mapping[str, str], columns: Mapping[str, str]) -> Picture:
