@@ -265,7 +265,7 @@ def test_a_killed_command_goes_on_where_it_was(tmp_path: Path, monkeypatch: pyte
         cli.main()
 
     runs = [
-        Run(task, methods.FLoRAL(task.model, rank=1), seed)
+        Run(task, methods.FLoRAL(task.model, rank=1, num_clusters=2), seed)
         for seed, task in enumerate(tasks.load_seeds("synthetic-linear", seeds=[0, 1]))
     ]
     whole = train_runs(runs, runs[0].task.settings.with_changes(rounds=40, evaluate_every=20))

@@ -5,8 +5,8 @@ from .checkpoint import checkpointed_rounds, load_checkpoint, save_checkpoint
 from .history import History, Round
 from .local import evaluate, local_training
 from .pool import Pool
-from .rounds import Engine, Federation, federated_rounds, stacked_rounds
-from .runs import Run
+from .rounds import Engine, federated_rounds, stacked_rounds
+from .runs import Federation, Run
 from .settings import Settings
 from .shards import Population, Shard
 from .task import Task

@@ -13,8 +13,8 @@ from torch import Tensor
 from ..errors import InputError, require
 from ..roles import Roles
 from .history import History
-from .rounds import Engine, Federation, stacked_rounds
-from .runs import Run
+from .rounds import Engine, stacked_rounds
+from .runs import Federation, Run
 from .settings import Settings
 
 # While it is being written a checkpoint has this name; only a whole one gets the name of its round.

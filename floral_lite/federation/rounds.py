@@ -1,64 +1,33 @@
 """A run from its first round to its last, on either engine."""
 
-import copy
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, get_args
 
 import torch
 
 from ..devices import find_device
 from ..errors import require
 from ..methods import Method
-from ..roles import Roles
 from ..seeds import stream
 from . import engine as fast
 from . import loop
-from .asking import ask, asked_rounds
+from .begin import begin, go_on
 from .evaluation import evaluate_clients
-from .history import History, Round
+from .history import Round
 from .memory import Memory
 from .plan import Member
 from .precision import arithmetic
-from .record import (
-    add_scores,
-    check_one_configuration,
-    check_same_run,
-    check_same_shapes,
-    new_history,
-    train_loss,
-)
+from .record import add_scores, train_loss
 from .recording import Steps, record_on_cuda
-from .runs import Run, check_run, initial_state, stacks_of
-from .server import Moments, first_moments, server_step
+from .runs import Federation, Run, stacks_of
+from .server import server_step
 from .settings import Settings
 from .task import Task
 
 Engine = Literal["fast", "loop"]
-
-
-class Federation(NamedTuple):
-    """A run after some of its rounds: its history, and the parameters that it has come to.
-
-    Attributes:
-        history: every round's numbers.
-        state: the parameters.
-        moments: what the server's optimizer remembers.
-    """
-
-    history: History
-    state: Roles
-    moments: Moments = {}  # noqa: RUF012
-
-    def tensors(self) -> dict[str, Roles]:
-        """State and moments, by name."""
-        return {"state": self.state, **self.moments}
-
-    def __repr__(self) -> str:
-        """In a line: its tensors would fill pages."""
-        return f"Federation({self.history!r}, {len(self.state.tensors())} named tensors)"
 
 
 def federated_rounds(
@@ -131,68 +100,17 @@ def stacked_rounds(
     """
     require(len(runs) > 0, "runs is empty; give at least one Run(task, method, seed)")
     require(engine in get_args(Engine), f"engine is {engine!r}; it is 'fast' or 'loop'")
-    for run in runs:
-        check_run(run)
     place = find_device(device)
-    for run in runs:
-        require(
-            getattr(run.method, "model", run.task.model) is run.task.model,
-            f"the method of seed {run.seed} was made on another model than the task's: make it on the task's "
-            f"own, such as methods.{type(run.method).__name__}(task.model)",
-        )
-    moved: dict[torch.Tensor, torch.Tensor] = {}
-    runs = [run._replace(task=run.task.to(place, moved)) for run in runs]
-    firsts = [initial_state(run, settings, place) for run in runs]
-    runs = [run._replace(method=on_model(run.method, run.task.model)) for run in runs]
-    asked = asked_rounds(runs[0].task, runs[0].method, settings)
-    first_losses = []
-    for index, run in enumerate(runs if asked else ()):
-        firsts[index], answers = ask(run.task, firsts[index], run.seed)
-        first_losses.append(answers.tolist())
-    federations = [
-        Federation(
-            new_history(run.task, run.method, first, settings, run.seed, place, engine),
-            first,
-            first_moments(first, settings),
-        )
-        for run, first in zip(runs, firsts, strict=True)
-    ]
-    for run, federation in zip(runs[1:], federations[1:], strict=True):
-        require(
-            (repr(run.task.model), run.task.loss, run.task.augment)
-            == (repr(runs[0].task.model), runs[0].task.loss, runs[0].task.augment),
-            "the runs have different networks, losses or augmentations: train them apart",
-        )
-        check_one_configuration(*federations[0][:2], *federation[:2])
+    runs, firsts, federations, asked, answers = begin(runs, settings, place, engine)
     if resumed is not None:
-        require(
-            len(resumed) == len(runs),
-            f"the run to be resumed has {len(resumed)} seeds, and {len(runs)} were given: give as many",
-        )
-        for old, new in zip(resumed, federations, strict=True):
-            check_same_run(old.history, new.history)
-            check_same_shapes(old.tensors(), new.tensors())
-            require(
-                len(old.history.rounds) <= settings.rounds,
-                f"rounds is {settings.rounds}, but the run to be resumed has done {len(old.history.rounds)} "
-                "already: give at least as many",
-            )
-            new.history.rounds.extend(old.history.rounds)
-        federations = [
-            Federation(
-                new.history,
-                old.state.map(lambda tensor: tensor.to(place)),
-                {name: moment.map(lambda tensor: tensor.to(place)) for name, moment in old.moments.items()},
-            )
-            for old, new in zip(resumed, federations, strict=True)
-        ]
+        federations = go_on(federations, resumed, settings, place)
         yield federations
     memory = Memory(max_memory, place)
     # a recorded step has a model's frozen parameters in it, so that those who share a stack share the steps
     record = record_on_cuda if place.type == "cuda" else None
     stacks = [(some, Steps(record), Steps(record)) for some in stacks_of(runs)]
     for number in range(len(federations[0].history.rounds) + 1, settings.rounds + 1):
-        begin = time.perf_counter()
+        began = time.perf_counter()
         members = [
             Member(run.task, run.method, federation.state, first, run.seed)
             for run, federation, first in zip(runs, federations, firsts, strict=True)
@@ -200,8 +118,8 @@ def stacked_rounds(
         with own_generators(runs[0].seed, number, place), arithmetic(settings.precision):
             if number <= asked:  # some clients have sent a gradient, and nothing has been trained
                 results = [
-                    (member.state, dict(list(enumerate(answers))[number - 1 :: asked]))
-                    for member, answers in zip(members, first_losses, strict=True)
+                    (member.state, {client: told[client] for client in range(number - 1, len(told), asked)})
+                    for member, told in zip(members, answers, strict=True)
                 ]
             elif engine == "fast":
                 results = [
@@ -213,7 +131,7 @@ def stacked_rounds(
                 results = [
                     loop.federated_round(*member[:4], settings, member.seed, number) for member in members
                 ]
-        seconds = (time.perf_counter() - begin) / len(runs)
+        seconds = (time.perf_counter() - began) / len(runs)
 
         after, entries = [], []
         for member, federation, (average, losses) in zip(members, federations, results, strict=True):
@@ -250,14 +168,6 @@ def stacked_rounds(
             for federation, entry in zip(federations, entries, strict=True)
         ]
         yield federations
-
-
-def on_model(method: Method, model: torch.nn.Module) -> Method:
-    """The same method, whose frozen base is where the task's model has been moved."""
-    there = copy.copy(method)
-    if hasattr(there, "model"):
-        there.model = model
-    return there
 
 
 @contextmanager

@@ -11,6 +11,8 @@ from ..methods import Method
 from ..methods.base import trainable
 from ..roles import Roles, is_statistic
 from .forward import running_statistics
+from .history import History
+from .server import Moments
 from .settings import Settings
 from .task import Task
 
@@ -29,8 +31,30 @@ class Run(NamedTuple):
     seed: int = 0
 
 
+class Federation(NamedTuple):
+    """A run after some of its rounds: its history, and the parameters that it has come to.
+
+    Attributes:
+        history: every round's numbers.
+        state: the parameters.
+        moments: what the server's optimizer remembers.
+    """
+
+    history: History
+    state: Roles
+    moments: Moments = {}  # noqa: RUF012
+
+    def tensors(self) -> dict[str, Roles]:
+        """State and moments, by name."""
+        return {"state": self.state, **self.moments}
+
+    def __repr__(self) -> str:
+        """In a line: its tensors would fill pages."""
+        return f"Federation({self.history!r}, {len(self.state.tensors())} named tensors)"
+
+
 def check_run(run: Run) -> None:
-    """Raise InputError where a name, or a class, stands for a task or a method."""
+    """Raise InputError where a name, or a class, stands for a task or a method, or they are of two models."""
     task, method = run.task, run.method
     require(
         isinstance(task, Task),
@@ -40,6 +64,11 @@ def check_run(run: Run) -> None:
         isinstance(method, Method),
         f"the method is {method!r}; it must be one that was made on the task's model, such as "
         "methods.FLoRAL(task.model) or methods.make('floral', task.model)",
+    )
+    require(
+        getattr(method, "model", task.model) is task.model,
+        f"the method of seed {run.seed} was made on another model than the task's: make it on that, "
+        f"such as methods.{type(method).__name__}(task.model)",
     )
 
 
@@ -57,7 +86,7 @@ def initial_state(run: Run, settings: Settings, device: torch.device) -> Roles:
     known = {name: tensor.shape for name, tensor in run.task.model.named_parameters()}
     require(
         made.items() <= known.items() and trainable(run.task.model).keys() <= made.keys(),
-        "the method was made on another model than the task's: make it on the task's own, "
+        "the method was made on another model than the task's: make it on that, "
         f"such as methods.{type(run.method).__name__}(task.model)",
     )
     statistics = running_statistics(run.task.model)

@@ -8,8 +8,8 @@ import torch
 
 from ..methods import Method
 from .checkpoint import checkpointed_rounds
-from .rounds import Engine, Federation, stacked_rounds
-from .runs import Run, check_run
+from .rounds import Engine, stacked_rounds
+from .runs import Federation, Run, check_run
 from .settings import Settings
 from .task import Task
 

@@ -8,8 +8,7 @@ import torch
 from ..errors import require
 from ..federation.checkpoint import load_checkpoint
 from ..federation.record import check_same_run, check_same_shapes, new_history
-from ..federation.rounds import Federation
-from ..federation.runs import Run, initial_state
+from ..federation.runs import Federation, Run, initial_state
 from ..federation.server import first_moments
 from ..roles import Roles
 

@@ -18,8 +18,7 @@ from ..errors import require
 from ..federation.checkpoint import save_checkpoint
 from ..federation.history import Round
 from ..federation.loop import sample_clients
-from ..federation.rounds import Federation
-from ..federation.runs import Run, initial_state
+from ..federation.runs import Federation, Run, initial_state
 from ..federation.server import server_step
 from ..roles import Roles
 from ..seeds import stream

@@ -1,0 +1,108 @@
+"""What a stack of runs begins with: all that precedes the first round, or the round after an interruption."""
+
+import copy
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+
+from ..errors import require
+from ..methods import Method
+from ..roles import Roles
+from .asking import ask, asked_rounds
+from .record import check_one_configuration, check_same_run, check_same_shapes, new_history
+from .runs import Federation, Run, check_run, initial_state
+from .server import first_moments
+from .settings import Settings
+
+
+class Begun(NamedTuple):
+    """Runs before their first round.
+
+    Attributes:
+        runs: with tasks and methods on the device.
+        firsts: the first parameters of each, which clients without a state go back to.
+        federations: each without rounds.
+        asked: how many rounds go to asking every client, see `asking.py`.
+        answers: where clients are asked, the losses (K,) that they answer with, of each run.
+    """
+
+    runs: list[Run]
+    firsts: list[Roles]
+    federations: list[Federation]
+    asked: int
+    answers: list[list[float]]
+
+
+def begin(runs: Sequence[Run], settings: Settings, place: torch.device, engine: str) -> Begun:
+    """Check the runs, bring them to the device, and ask the clients where the method does.
+
+    Raises:
+        InputError: a run is none, cannot be trained so, or differs from the first in more than data and seed.
+    """
+    for run in runs:
+        check_run(run)
+    moved: dict[torch.Tensor, torch.Tensor] = {}
+    runs = [run._replace(task=run.task.to(place, moved)) for run in runs]
+    firsts = [initial_state(run, settings, place) for run in runs]
+    runs = [run._replace(method=on_model(run.method, run.task.model)) for run in runs]
+    asked = asked_rounds(runs[0].task, runs[0].method, settings)
+    answers = []
+    for index, run in enumerate(runs if asked else ()):
+        firsts[index], losses = ask(run.task, firsts[index], run.seed)
+        answers.append(losses.tolist())
+    federations = [
+        Federation(
+            new_history(run.task, run.method, first, settings, run.seed, place, engine),
+            first,
+            first_moments(first, settings),
+        )
+        for run, first in zip(runs, firsts, strict=True)
+    ]
+    for run, federation in zip(runs[1:], federations[1:], strict=True):
+        require(
+            (repr(run.task.model), run.task.loss, run.task.augment)
+            == (repr(runs[0].task.model), runs[0].task.loss, runs[0].task.augment),
+            "the runs have different networks, losses or augmentations: train them apart",
+        )
+        check_one_configuration(*federations[0][:2], *federation[:2])
+    return Begun(runs, firsts, federations, asked, answers)
+
+
+def go_on(
+    fresh: Sequence[Federation], resumed: Sequence[Federation], settings: Settings, place: torch.device
+) -> list[Federation]:
+    """The interrupted runs, on the device, with the configuration of the fresh ones.
+
+    Raises:
+        InputError: they are of other runs than these, or longer.
+    """
+    require(
+        len(resumed) == len(fresh),
+        f"the run to be resumed has {len(resumed)} seeds, and {len(fresh)} were given: give as many",
+    )
+    for old, new in zip(resumed, fresh, strict=True):
+        check_same_run(old.history, new.history)
+        check_same_shapes(old.tensors(), new.tensors())
+        require(
+            len(old.history.rounds) <= settings.rounds,
+            f"rounds is {settings.rounds}, but the run to be resumed has done {len(old.history.rounds)} "
+            "already: give at least as many",
+        )
+        new.history.rounds.extend(old.history.rounds)
+    return [
+        Federation(
+            new.history,
+            old.state.map(lambda tensor: tensor.to(place)),
+            {name: moment.map(lambda tensor: tensor.to(place)) for name, moment in old.moments.items()},
+        )
+        for old, new in zip(resumed, fresh, strict=True)
+    ]
+
+
+def on_model(method: Method, model: torch.nn.Module) -> Method:
+    """The same method, whose frozen base is where the task's model has been moved."""
+    there = copy.copy(method)
+    if hasattr(there, "model"):
+        there.model = model
+    return there
