@@ -18,7 +18,13 @@ CURVES = {
 }
 FIGURES: dict[str, Callable[[], Picture]] = {
     "mosaics": lambda: newcomers.mosaics({"turned": IMAGES, "renamed": 1 - IMAGES}),
-    "matrices": lambda: newcomers.matrices({"labels": MIXTURES, "entropy": 1 - MIXTURES}, [1, 0, 1]),
+    "matrices": lambda: newcomers.matrices(
+        {
+            "turned": {"labels": MIXTURES, "entropy": 1 - MIXTURES},
+            "renamed": {"labels": MIXTURES, "entropy": MIXTURES},
+        },
+        [1, 0, 1],
+    ),
     "by_samples": lambda: newcomers.by_samples(
         {"rotate": CURVES, "shift": {"labels": CURVES["labels"]}},
         {"rotate": {"uniform": 30.0, "true": 90.0}, "shift": {"uniform": 20.0}},
@@ -48,8 +54,9 @@ def test_a_row_is_a_cluster_and_a_column_a_label() -> None:
 
 
 def test_newcomers_are_sorted_by_their_cluster() -> None:
-    first, second = FIGURES["matrices"]().axes[:2]
-    assert first.get_title() == "labels"
+    first, second, _, last = FIGURES["matrices"]().axes
+    assert (first.get_title(), last.get_title()) == ("turned: labels", "renamed: entropy")
+    assert last.images[0].get_array().tolist() == MIXTURES[[1, 0, 2]].tolist()
     assert first.images[0].get_array().tolist() == MIXTURES[[1, 0, 2]].tolist()
     assert second.images[0].get_array().tolist() == (1 - MIXTURES[[1, 0, 2]]).tolist()
     assert [label.get_text() for label in first.get_yticklabels()] == ["0", "1", "1"]

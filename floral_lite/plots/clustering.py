@@ -30,7 +30,14 @@ def places(panels: Mapping[str, npt.ArrayLike], clusters: Sequence[int]) -> Pict
         axis.set_title(title, color=GREY, fontsize=10)
         axis.set(xlabel="first direction", ylabel="second direction", xticks=[], yticks=[])
     handles = axes.flat[0].get_legend_handles_labels()
-    made.legend(*handles, loc="outside upper center", ncols=5, labelcolor=GREY, frameon=False, fontsize=9)
+    made.legend(
+        *handles,
+        loc="outside upper center",
+        ncols=2 * len(panels),
+        labelcolor=GREY,
+        frameon=False,
+        fontsize=9,
+    )
     return made
 
 

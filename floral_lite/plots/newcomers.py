@@ -45,22 +45,24 @@ def mosaics(panels: Mapping[str, npt.ArrayLike]) -> Picture:
     return made
 
 
-def matrices(panels: Mapping[str, npt.ArrayLike], clusters: Sequence[int]) -> Picture:
+def matrices(rows: Mapping[str, Mapping[str, npt.ArrayLike]], clusters: Sequence[int]) -> Picture:
     """Newcomers' mixtures, a matrix a rule: a row a newcomer, sorted by its true cluster, dark blue is 1.
 
     Args:
-        panels: by rule, shape (K, C).
+        rows: by task, the mixtures of each rule, shape (K, C); the rules are the same in all tasks.
         clusters: of each newcomer, shape (K,).
     """
-    made, axes = figure(1, len(panels), 2.0 * len(panels) + 0.4, 2.9)
+    across = len(next(iter(rows.values())))
+    made, axes = figure(len(rows), across, 2.0 * across + 0.4, 2.9 * len(rows))
     order = np.argsort(clusters, kind="stable")
-    for axis, (rule, mixtures) in zip(axes.flat, panels.items(), strict=True):
-        mixtures = np.asarray(mixtures)
-        axis.imshow(mixtures[order], cmap="Blues", vmin=0, vmax=1, aspect="auto")
-        axis.set_title(rule, color=GREY, fontsize=10)
-        axis.set(xlabel="adaptor", xticks=range(mixtures.shape[1]))
-        axis.set_yticks(range(len(order)), [str(clusters[row]) for row in order])
-        axis.set_ylabel("newcomers, by true cluster" if axis is axes[0, 0] else "cluster")
+    for line, (task, panels) in zip(axes, rows.items(), strict=True):
+        for axis, (rule, mixtures) in zip(line, panels.items(), strict=True):
+            mixtures = np.asarray(mixtures)
+            axis.imshow(mixtures[order], cmap="Blues", vmin=0, vmax=1, aspect="auto")
+            axis.set_title(f"{task}: {rule}", color=GREY, fontsize=10)
+            axis.set(xlabel="adaptor", xticks=range(mixtures.shape[1]))
+            axis.set_yticks(range(len(order)), [str(clusters[row]) for row in order])
+            axis.set_ylabel("newcomers, by true cluster" if axis is line[0] else "cluster")
     return made
 
 
