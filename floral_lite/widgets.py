@@ -25,7 +25,7 @@ def slider(
     *,
     label: str,
     start: Value,
-    alt: str,
+    alt: str | Callable[[Value], str],
     static: bool | None = None,
 ) -> ipywidgets.Widget | OnPage:
     """A figure, and a slider that draws it anew.
@@ -38,7 +38,7 @@ def slider(
         values: the slider's stops.
         label: what the slider sets, such as "adaptors C".
         start: the value shown first, one of `values`.
-        alt: describes the figure to a reader who does not see it.
+        alt: describes the figure to a reader who does not see it; or value -> what its own figure shows.
         static: add the page's version; if None, where FLORAL_LITE_STATIC_PAGE is set.
 
     Raises:
@@ -55,16 +55,17 @@ def slider(
         static = bool(os.environ.get(STATIC_VARIABLE))
     if not static:
         return widget
-    page = static_slider([draw(value) for value in values], values, label, start, alt)
-    return OnPage(widget, page, f"{alt} (a slider: {label})")
+    told = [alt if isinstance(alt, str) else alt(value) for value in values]
+    page = static_slider([draw(value) for value in values], values, label, start, told)
+    return OnPage(widget, page, f"{told[values.index(start)]} (a slider: {label})")
 
 
 def static_slider(
-    figures: Sequence[Picture], values: Sequence[float], label: str, start: float, alt: str
+    figures: Sequence[Picture], values: Sequence[float], label: str, start: float, alts: Sequence[str]
 ) -> str:
     """HTML with one picture a value and a range input that shows one of them; it needs no other file."""
     pictures = ""
-    for made, value in zip(figures, values, strict=True):
+    for made, value, alt in zip(figures, values, alts, strict=True):
         png = base64.b64encode(made._repr_png_()).decode()
         hidden = "" if value == start else ";display:none"
         words = html.escape(f"{alt} ({label} = {value})")

@@ -45,6 +45,12 @@ def test_static_slider_holds_one_picture_a_value_and_shows_the_first() -> None:
     assert 'max="2" value="1"' in page
 
 
+def test_a_slider_may_tell_each_value_apart() -> None:
+    both = make(static=True, alt=lambda count: f"{count} squares")
+    page = str(both._repr_mimebundle_()["text/html"])  # type: ignore[attr-defined]
+    assert re.findall(r'alt="([^"]*) \(', page) == ["1 squares", "2 squares", "3 squares"]
+
+
 def test_the_environment_says_that_a_page_is_being_built(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(widgets.STATIC_VARIABLE, "1")
     assert isinstance(make(), widgets.OnPage)
