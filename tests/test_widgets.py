@@ -47,7 +47,8 @@ def test_static_slider_holds_one_picture_a_value_and_shows_the_first() -> None:
 
 def test_a_slider_may_tell_each_value_apart() -> None:
     both = make(static=True, alt=lambda count: f"{count} squares")
-    page = str(both._repr_mimebundle_()["text/html"])  # type: ignore[attr-defined]
+    assert isinstance(both, widgets.OnPage)
+    page = str(both._repr_mimebundle_()["text/html"])
     assert re.findall(r'alt="([^"]*) \(', page) == ["1 squares", "2 squares", "3 squares"]
 
 
