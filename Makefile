@@ -110,14 +110,14 @@ lock: $(INSTALLED)
 	  grep -v '^#' examples/flower/flower.lock; } > examples/flower/flower.lock.new
 	mv examples/flower/flower.lock.new examples/flower/flower.lock
 
-# Everything that has a hash first; then torch, and what its build brings along.
+# Everything that has a hash first; then torch, and what its build brings along, and bytecode of all.
 HASHED := --require-hashes --no-deps --requirement
 $(INSTALLED): requirements.lock hashes.lock pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "Python 3.10 or newer, please: make book PYTHON=python3.12")'
 	$(PYTHON) -m venv .venv
 	sed -n '/^uv==/,/[^\\]$$/p' hashes.lock > .venv/uv.lock
 	$(BIN)/python -m pip install --quiet $(HASHED) .venv/uv.lock
-	$(INSTALL) --no-compile-bytecode $(HASHED) hashes.lock || $(BIN)/python -m pip install --quiet $(HASHED) hashes.lock
+	$(subst UV_COMPILE_BYTECODE=1,,$(INSTALL)) $(HASHED) hashes.lock || $(BIN)/python -m pip install --quiet $(HASHED) hashes.lock
 	$(INSTALL) --requirement requirements.lock || $(BIN)/python -m pip install --quiet --requirement requirements.lock
 	$(BIN)/python -m pip install --quiet --no-deps --editable .
 	touch $@
