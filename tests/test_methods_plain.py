@@ -206,7 +206,9 @@ def test_the_fast_engine_does_as_the_loop(
     task = make_task(build, normal(*shape), **settings)
     method = methods.make(name, task.model)
     fast, loop = (train(task, method, seed=SEED, engine=engine) for engine in ("fast", "loop"))
-    assert not standing(task, method, fast, SEED)
+    # before a batch norm a bias has no gradient but its rounding, which the server's Adam leaves
+    still = {"0.bias"} if task.settings.server_optimizer == "adam" else set()
+    assert standing(task, method, fast, SEED) <= still
     agree(fast, loop)
 
 

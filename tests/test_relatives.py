@@ -428,24 +428,6 @@ def test_mixed_losses_have_no_statistics_of_one_network() -> None:
         method.initialise(torch.arange(4), 0)
 
 
-@pytest.mark.parametrize(
-    ("name", "changes"),
-    [
-        ("federated-clustering", {"stateful": False}),
-        ("federated-clustering", {"server_optimizer": "adam"}),
-        ("federated-clustering", {"server_momentum": 0.9}),
-        ("local", {"stateful": False}),
-    ],
-)
-def test_settings_that_a_method_means_nothing_without_are_asked_for(
-    name: str, changes: dict[str, Any]
-) -> None:
-    task = ragged(0)
-    (setting,) = changes
-    with pytest.raises(InputError, match=f"{setting} is .*{name} means nothing without {setting}="):
-        train(task, make(name, task.model), **changes)
-
-
 @pytest.mark.parametrize("name", METHODS)
 def test_options_say_how_to_make_the_method_again(name: str) -> None:
     # a norm for FedBN, and two layers for FedPer

@@ -16,6 +16,11 @@ for (const toggle of document.querySelectorAll("summary:has(.toctree-toggle)")) 
   toggle.setAttribute("aria-label", `Pages of "${part}"`);
 }
 
+// What unfolds a cell says so in its own words.
+for (const summary of document.querySelectorAll("details.hide > summary")) {
+  summary.removeAttribute("aria-label");
+}
+
 // What is too wide for a telephone scrolls by the keyboard too.
 for (const output of document.querySelectorAll("div.cell_output")) {
   if (getComputedStyle(output).overflowX === "auto") {

@@ -74,12 +74,6 @@ def check_run(run: Run) -> None:
 
 def initial_state(run: Run, settings: Settings, device: torch.device) -> Roles:
     """The federation before its first round: the method's parameters, and the model's running statistics."""
-    for name, needed in run.method.needs.items():
-        value = getattr(settings, name)
-        require(
-            value == needed,
-            f"{name} is {value!r}, and {run.method.name} means nothing without {name}={needed!r}",
-        )
     run.task.check_batches(settings.batch_size)
     state = run.method.initialise(run.task.clusters, run.seed)
     made = {name: tensor.shape for name, tensor in run.method.personalise(state.of_client(0)).items()}

@@ -79,8 +79,6 @@ class Method(ABC):
     """Everything that the federated loop knows about a method."""
 
     name: ClassVar[str]
-    # Settings that must have these values, or the method means nothing.
-    needs: ClassVar[Mapping[str, object]] = {}
     # Whether the gradients of low-rank factors are preconditioned, see `precondition.py`.
     preconditioned: bool = False
     # Whether the server asks every client for one gradient before it trains, and starts the routers at the

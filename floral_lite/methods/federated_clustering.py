@@ -43,7 +43,6 @@ class FederatedClustering(Method):
 
     name = "federated-clustering"
     remembers_start = True
-    needs = {"stateful": True, "server_optimizer": "sgd", "server_learning_rate": 1, "server_momentum": 0}  # noqa: RUF012
 
     def __init__(self, model: nn.Module, num_clusters: int = 4, momentum: float = 0.99) -> None:
         """Keep the choices."""

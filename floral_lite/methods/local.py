@@ -11,7 +11,8 @@ class Local(PartlyPrivate):
 
     One of the two ends between which personalization lies; the other is FedAvg. The federation holds K
     models, so that memory grows with the clients, and a client that is not sampled does not train.
-    Clients must remember their models, or every round would begin with the first one again.
+    Clients must remember their models: with `stateful=False` every round would begin with the first
+    model again, and what is evaluated is one round of training.
 
     Args:
         model: the model that every client starts from.
@@ -20,7 +21,6 @@ class Local(PartlyPrivate):
     """
 
     name = "local"
-    needs = {"stateful": True}  # noqa: RUF012
 
     def __init__(self, model: nn.Module) -> None:
         """All of the model's trainable parameters are private."""

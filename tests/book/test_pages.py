@@ -116,6 +116,12 @@ def test_mathematics_is_rendered(visit: Visit) -> None:
     assert not any(mark in text for mark in ("$", r"\(", r"\["))
 
 
+def test_tables_are_no_lines_of_text(visit: Visit) -> None:
+    # what a cell shows as Markdown is read without tables, unless its metadata ask for them
+    paragraphs = visit.page.locator("article p").all_text_contents()
+    assert not [text for text in paragraphs if text.lstrip().startswith("|")]
+
+
 def test_pictures_are_there_and_described(visit: Visit) -> None:
     pictures = visit.page.locator("img").evaluate_all(
         "e => e.map(i => ({src: i.src, alt: i.alt.trim(), drawn: i.complete && i.naturalWidth > 0}))"
