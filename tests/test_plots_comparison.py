@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 
-from floral_lite.plots import relatives
+from floral_lite.plots import comparison
 
 from .pictures import assert_readable
 
@@ -20,7 +20,7 @@ RUNS = pd.DataFrame(
 
 
 def test_each_seed_is_a_dot_and_their_mean_a_line() -> None:
-    made = relatives.seeds(RUNS, ROWS, COLUMNS)
+    made = comparison.seeds(RUNS, ROWS, COLUMNS)
     assert_readable(made, of_rows=True)
     first, second = made.axes
     drawn = [(line.get_marker(), np.asarray(line.get_xdata()).ravel().tolist()) for line in first.lines]
@@ -32,7 +32,7 @@ def test_each_seed_is_a_dot_and_their_mean_a_line() -> None:
 
 
 def test_each_method_has_a_mark_where_its_runs_came_to() -> None:
-    made = relatives.found(RUNS[RUNS["column"] == "a"], ROWS, level=60.0)
+    made = comparison.found(RUNS[RUNS["column"] == "a"], ROWS, level=60.0)
     assert_readable(made)
     (axis,) = made.axes
     *methods, level = axis.lines
