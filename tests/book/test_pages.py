@@ -119,7 +119,7 @@ def test_mathematics_is_rendered(visit: Visit) -> None:
 def test_tables_are_no_lines_of_text(visit: Visit) -> None:
     # what a cell shows as Markdown is read without tables, unless its metadata ask for them
     paragraphs = visit.page.locator("article p").all_text_contents()
-    assert not [text for text in paragraphs if text.lstrip().startswith("|")]
+    assert not [text for text in paragraphs if text.lstrip().startswith("| ")]
 
 
 def test_pictures_are_there_and_described(visit: Visit) -> None:
