@@ -6,7 +6,13 @@ from torch import Tensor
 
 from floral_lite import methods, tasks, train
 from floral_lite.federation import Settings
-from floral_lite.federation.beside import SteppingBeside, beside, in_memory_side_by_side, laid_side_by_side
+from floral_lite.federation.beside import (
+    SteppingBeside,
+    beside,
+    in_memory_side_by_side,
+    laid_side_by_side,
+    side_by_side,
+)
 from floral_lite.precondition import by_matrix
 from floral_lite.roles import Roles
 
@@ -43,7 +49,8 @@ def test_the_backward_pass_takes_the_steps_that_the_gradients_say(
     settings = Settings(learning_rate=0.3, weight_decay=weight_decay)
     names = ["outputs", "inputs", "u", "v", "mixture"]
     plain = {name: given[name].clone().requires_grad_() for name in names}
-    expected = beside(**plain)
+    inner = torch.bmm(plain["inputs"], side_by_side(plain["v"]))
+    expected = beside(plain["outputs"], inner, plain["u"], plain["mixture"])
     slopes = dict(
         zip(names, torch.autograd.grad(expected, list(plain.values()), given["gradient"]), strict=True)
     )

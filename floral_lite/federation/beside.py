@@ -29,22 +29,24 @@ def in_memory_side_by_side(factor: Tensor) -> bool:
     return factor.movedim(1, 2).is_contiguous()
 
 
-def beside(outputs: Tensor, inputs: Tensor, u: Tensor, v: Tensor, mixture: Tensor) -> Tensor:
+def beside(outputs: Tensor, inner: Tensor, u: Tensor, mixture: Tensor) -> Tensor:
     """Outputs + x sum_c V_c (pi_c U_c)^T of every client.
 
     Args:
         outputs: of the layer itself, shape (k, B, m).
-        inputs: x, shape (k, B, n).
+        inner: x V_c of all clusters side by side, shape (k, B, C R).
         u: the factors U, shape (k, C, m, R).
-        v: the factors V, shape (k, C, n, R).
         mixture: pi, shape (k, C).
     """
     weighted = side_by_side(mixture[:, :, None, None] * u)
-    return torch.baddbmm(outputs, torch.bmm(inputs, side_by_side(v)), weighted.mT)
+    return torch.baddbmm(outputs, inner, weighted.mT)
 
 
 class SteppingBeside(torch.autograd.Function):
-    """The same, whose backward pass also takes the step of U and V, which must lie side by side in memory."""
+    """The same of inputs x (k, B, n) and factors V (k, C, n, R); the backward pass takes the step of U and V.
+
+    Both must lie side by side in memory.
+    """
 
     @staticmethod
     def forward(
@@ -61,8 +63,7 @@ class SteppingBeside(torch.autograd.Function):
         inner = torch.bmm(inputs, side_by_side(v))
         ctx.save_for_backward(inputs, inner, mixture)
         ctx.u, ctx.v, ctx.settings, ctx.preconditioned = u, v, settings, preconditioned
-        weighted = side_by_side(mixture[:, :, None, None] * u)
-        return torch.baddbmm(outputs, inner, weighted.mT)
+        return beside(outputs, inner, u, mixture)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:

@@ -19,7 +19,7 @@ from ..factored import Blend
 from ..methods import Part
 from ..models import HeConv2d, Normalise
 from . import patches
-from .beside import SteppingBeside, beside, in_memory_side_by_side
+from .beside import SteppingBeside, beside, in_memory_side_by_side, side_by_side
 from .settings import Settings
 
 Layers = list[tuple[str, nn.Module]]
@@ -165,7 +165,7 @@ def linear(inputs: Tensor, weight: Part, bias: Tensor | None, fused: Fused | Non
             or not {id(u), id(v)} <= fused.allowed
             or not all(map(in_memory_side_by_side, (u, v)))
         ):
-            return beside(outputs, inputs, u, v, weight.mixture)
+            return beside(outputs, torch.bmm(inputs, side_by_side(v)), u, weight.mixture)
         fused.weights.update((id(u), id(v)))
         stepping: Tensor = SteppingBeside.apply(  # type: ignore[no-untyped-call]
             outputs, inputs, u, v, weight.mixture, fused.settings, fused.preconditioned
