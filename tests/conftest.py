@@ -1,5 +1,6 @@
 """What the tests of the core share: one small federation of ragged clients in double precision."""
 
+import signal
 from typing import get_args
 
 import pytest
@@ -15,6 +16,8 @@ from floral_lite.models import seeded
 hypothesis_settings.register_profile("same-every-time", deadline=None, derandomize=True, max_examples=40)
 hypothesis_settings.load_profile("same-every-time")
 torch.set_num_threads(1)  # the matrices are tiny: threads would only wait for each other
+# a shell ignores Ctrl-C for what it starts in the background, and that is inherited: what a test starts must hear it
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)
