@@ -118,6 +118,13 @@ ROUTING = Table(
             changes={"router_learning_rate": 0.0},
         ),
         Row("floral-1-clustered", "Clustered", "floral", {"budget": 0.01, "routing": "clustered"}),
+        Row(
+            "floral-1-clustered-quick",
+            "Clustered, rate 10",
+            "floral",
+            {"budget": 0.01, "routing": "clustered"},
+            changes={"router_learning_rate": 10.0},
+        ),
         METHODS.row("floral-1-optimal"),
     ),
     tuple(
