@@ -16,7 +16,7 @@ from floral_lite.models import seeded
 hypothesis_settings.register_profile("same-every-time", deadline=None, derandomize=True, max_examples=40)
 hypothesis_settings.load_profile("same-every-time")
 torch.set_num_threads(1)  # the matrices are tiny: threads would only wait for each other
-# a shell ignores Ctrl-C for what it starts in the background, and that is inherited: what a test starts must hear it
+# what a shell starts in the background ignores Ctrl-C, and so would all that a test starts in its turn
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
