@@ -76,7 +76,7 @@ serve: $(BUILT)
 # Assignments for nbgrader, see book/lecturers.md: make coursework FOLDER=../course CHAPTERS="03 07"
 FOLDER := _build/coursework
 coursework: $(INSTALLED)
-	$(INSTALL) --requirement book/_ext/coursework.lock
+	$(INSTALL) $(HASHED) book/_ext/coursework.lock
 	$(BIN)/python book/_ext/coursework.py $(FOLDER) $(CHAPTERS)
 
 clean:
@@ -103,7 +103,9 @@ lock: $(INSTALLED)
 	{ echo "# What nbgrader adds to requirements.lock, made by 'make lock'."; \
 	  $(BIN)/uv pip compile --quiet --universal --python-version 3.10 --extra coursework \
 		--constraint requirements.lock --no-header --no-annotate pyproject.toml \
-	  | grep -vxFf requirements.lock | grep -Ev '^(nvidia-|cuda-|triton)'; } > book/_ext/coursework.lock
+	  | grep -vxFf requirements.lock | grep -Ev '^(nvidia-|cuda-|triton)' \
+	  | $(BIN)/uv pip compile --quiet --universal --python-version 3.10 --no-deps --generate-hashes \
+		--no-header --no-annotate -; } > book/_ext/coursework.lock
 	echo 'flwr>=1.41' | $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate \
 		--generate-hashes --output-file examples/flower/flower.lock -
 	{ echo "# Flower and what it needs, some of it older than in requirements.lock, made by 'make lock'; Python 3.11 or newer."; \

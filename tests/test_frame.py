@@ -74,7 +74,7 @@ def test_all_that_is_locked_has_hashes_but_torch() -> None:
     assert list(map(Requirement, hashed("hashes.lock"))) == wanted, "run `make lock`"
 
 
-@pytest.mark.parametrize("path", ["hashes.lock", "examples/flower/flower.lock"])
+@pytest.mark.parametrize("path", ["hashes.lock", "book/_ext/coursework.lock", "examples/flower/flower.lock"])
 def test_hashes_are_those_of_files(path: str) -> None:
     rows = hashed(path)
     assert len(rows) > 30
