@@ -6,7 +6,7 @@ versions() { python3 -m pip list --format=freeze --exclude floral-lite | sort; }
 before=$(versions)
 # as a reader does, from a repository: chapters that draw stored results clone it
 git config --global --add safe.directory "$PWD"
-python3 -m pip install --quiet "floral-lite @ git+file://$PWD"
+python3 -m pip install --quiet "git+file://$PWD"
 moved=$(comm -23 <(echo "$before") <(versions))
 if [ -n "$moved" ]; then
   echo "Installing floral-lite moved what Colab has:" "$moved" >&2
