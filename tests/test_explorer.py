@@ -187,7 +187,7 @@ def test_live_sliders_draw_anew(frame: pd.DataFrame, monkeypatch: pytest.MonkeyP
     shown = [picture.axes[0].lines[0].get_ydata() for picture in drawn]
     stops = [(4, "rotate"), (16, "rotate"), (16, "label shift")]
     for found, stop in zip(shown, stops, strict=True):
-        wanted = frame.set_index(["rank", "task", "method"]).loc[(*stop, "FedAvg"), "loss"]
+        wanted = frame.set_index(["rank", "task", "method"]).sort_index().loc[(*stop, "FedAvg"), "loss"]
         np.testing.assert_array_equal(found, wanted)
 
 

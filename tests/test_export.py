@@ -22,7 +22,10 @@ from floral_lite.data import import_torchvision
 def peft() -> ModuleType:
     """Imported here, since it takes seconds; transformers imports torchvision on the way."""
     import_torchvision("torchvision")
-    import peft as module
+    try:
+        import peft as module
+    except NameError:  # what it makes of a torch that transformers finds too old
+        pytest.skip("this torch is too old for transformers, which peft imports")
 
     loaded: ModuleType = module
     return loaded
@@ -239,5 +242,5 @@ def test_the_offer_of_the_merged_model_works(tmp_path: Path) -> None:
     # as the refusal says
     torch.save(model.merge().state_dict(), tmp_path / "merged.pt")
     plain = nn.Sequential(nn.Linear(8, 3), nn.LayerNorm(3)).double()
-    plain.load_state_dict(torch.load(tmp_path / "merged.pt"))
+    plain.load_state_dict(torch.load(tmp_path / "merged.pt", weights_only=True))
     torch.testing.assert_close(plain(VECTORS), model(VECTORS))

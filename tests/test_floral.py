@@ -274,6 +274,7 @@ def torch_saved(model: Floral) -> Any:
     return torch.load(buffer, weights_only=False)
 
 
+@pytest.mark.filterwarnings("ignore:You are using .torch.load:FutureWarning")  # torch 2.4 says so of itself
 @pytest.mark.parametrize("through", [pickled, torch_saved])
 def test_pickling_keeps_everything(through: Callable[[Floral], Any]) -> None:
     model = perturb(Floral(Normed(), rank=2, num_clusters=3, norms="batch_nora", router=Router(floor=0.1)))
