@@ -43,6 +43,9 @@ class Router:
 
     def __post_init__(self) -> None:
         """Check every range once."""
+        for name in self.__dataclass_fields__:
+            value = getattr(self, name)
+            require(isinstance(value, int | float), f"{name} is {value!r}; it must be a number")
         require(self.temperature > 0, f"temperature is {self.temperature}; it must be positive: try 1")
         require(0 <= self.floor < 1, f"floor is {self.floor}; it is a mixture weight in [0, 1 / C): try 0.01")
         require(self.noise >= 0, f"noise is {self.noise}; it must be at least 0")

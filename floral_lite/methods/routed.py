@@ -50,6 +50,10 @@ class Routed(Method):
         self.num_clusters = check_num_clusters(num_clusters)
         self.routing = routing
         self.asks_first = routing == "clustered"
+        require(
+            router is None or isinstance(router, Router | Mapping),
+            f"router is {router!r}; give a Router, or its choices by name: {{'floor': 0.01}}",
+        )
         if isinstance(router, Mapping):
             check_names("choice of a router", router, Router.__dataclass_fields__)
         self.router = Router(**router) if isinstance(router, Mapping) else router or Router()
