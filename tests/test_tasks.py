@@ -645,6 +645,11 @@ def test_settings_out_of_range_are_refused(name: str, value: float) -> None:
         Settings().with_changes(**{name: value})
 
 
+def test_a_rate_may_be_any_whole_number() -> None:
+    # torch takes no int of more than 64 bits
+    assert isinstance(Settings(router_learning_rate=10**30).router_learning_rate, float)
+
+
 def test_unknown_settings_are_refused_with_the_nearest_name() -> None:
     with pytest.raises(
         InputError, match=r"no setting is called 'learning_rat'.*did you mean 'learning_rate'"
