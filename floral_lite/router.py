@@ -1,6 +1,7 @@
 """The router: a client's mixture pi = softmax(theta) over the C adaptors, and how it is learned."""
 
 from dataclasses import dataclass
+from numbers import Real
 
 import torch
 from torch import Tensor
@@ -45,7 +46,7 @@ class Router:
         """Check every range once."""
         for name in self.__dataclass_fields__:
             value = getattr(self, name)
-            require(isinstance(value, int | float), f"{name} is {value!r}; it must be a number")
+            require(isinstance(value, Real), f"{name} is {value!r}; it must be a number")
         require(self.temperature > 0, f"temperature is {self.temperature}; it must be positive: try 1")
         require(0 <= self.floor < 1, f"floor is {self.floor}; it is a mixture weight in [0, 1 / C): try 0.01")
         require(self.noise >= 0, f"noise is {self.noise}; it must be at least 0")

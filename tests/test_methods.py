@@ -286,7 +286,7 @@ def test_an_option_that_the_method_lacks_is_refused() -> None:
         ({"budget": 0.0}, r"budget is 0\.0"),
         ({"convolution": "best"}, "convolution is 'best'.*'balanced'"),
         ({"norms": "batch"}, "norms is 'batch'.*'batch_nora'"),
-        ({"rank": 10**30}, "rank is 10*; no tensor is as large"),
+        ({"rank": 10**30}, "rank is 10*; no weight has as many columns"),
         ({"router": {"temperature": 0.0}}, r"temperature is 0\.0"),
         ({"router": {"floor": "x"}}, "floor is 'x'; it must be a number"),
         ({"router": 3}, "router is 3; give a Router"),

@@ -73,7 +73,7 @@ class Settings:
                 object.__setattr__(self, name, whole_number(name, value))
             elif not isinstance(usual, str) and value is not usual:
                 require(isinstance(value, Real), f"{name} is {value!r}; it must be a number")
-                object.__setattr__(self, name, float(value))
+                object.__setattr__(self, name, float(value))  # torch takes no int beyond 64 bits
         for name, smallest in (
             ("rounds", 1),
             ("local_epochs", 1),

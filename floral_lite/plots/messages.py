@@ -51,11 +51,11 @@ def _box(axis: Axes, x: float, y: float, width: float, text: str) -> None:
 
 
 def timeline(seconds: Mapping[str, float], kills: Mapping[str, str]) -> Picture:
-    """A run's parts on one axis of time, one below the other, and what was killed at the end of which.
+    """What was waited for, one below the other on one axis of time, and what was killed at the end of which.
 
     Args:
-        seconds: how long each part took, in the order in which they came.
-        kills: by part, what was killed at its end.
+        seconds: how long each took, in the order in which they came.
+        kills: by what was waited for, what was killed at its end.
     """
     made, ((axis,),) = figure(1, 1, 7.2, 0.36 * len(seconds) + 0.9)
     before = 0.0
@@ -66,7 +66,7 @@ def timeline(seconds: Mapping[str, float], kills: Mapping[str, str]) -> Picture:
             axis.plot(before, place, "X", color=COLOURS[3], markersize=9)
             axis.text(before, place, f"   {kills[part]} killed", color=GREY, va="center", fontsize=9)
     axis.set(
-        xlabel="seconds since the start",
+        xlabel="seconds waited so far",
         ylabel="until",
         yticks=range(len(seconds)),
         ylim=(len(seconds) - 0.4, -0.6),
