@@ -26,6 +26,7 @@ from .federation import (
     load_checkpoint,
     save_checkpoint,
 )
+from .seeds import check_num_seeds
 
 # A full disk or quota, a file larger than allowed, a folder that may only be read.
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES)
@@ -124,7 +125,7 @@ def run(
     find_device(device)
     require(engine in get_args(Engine), f"engine is {engine!r}; it is 'fast' or 'loop'")
     require(max_memory is None or max_memory > 0, f"max_memory is {max_memory} GB; it must be positive")
-    require(seeds >= 1, f"seeds is {seeds}; it must be at least 1")
+    check_num_seeds(seeds)
     numbers = range(seed, seed + seeds)
     problems = tasks.load_seeds(task, numbers, data_fraction=data_fraction, data=data)
     if "num_clusters" in methods.option_names(method):

@@ -5,6 +5,9 @@ import torch
 
 from .errors import require
 
+# A larger number of seeds is a seed given under the wrong name.
+MOST_SEEDS = 1000
+
 
 def stream(seed: int, *key: str | int) -> torch.Generator:
     """A random generator of its own for every use that a run makes of its seed.
@@ -31,3 +34,11 @@ def stream(seed: int, *key: str | int) -> torch.Generator:
 def check_seed(seed: int) -> None:
     """Raise InputError unless both NumPy and torch take the seed."""
     require(0 <= seed < 2**63, f"seed is {seed}; it must be 0 or more, and smaller than 2**63")
+
+
+def check_num_seeds(seeds: int) -> None:
+    """Raise InputError unless `seeds` can be how many seeds to run."""
+    require(
+        1 <= seeds <= MOST_SEEDS,
+        f"seeds is {seeds}; it is how many seeds to run, 1 to {MOST_SEEDS}, and not a seed itself",
+    )

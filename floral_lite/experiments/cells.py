@@ -11,6 +11,7 @@ from .. import methods, tasks
 from ..data import diagonal_clusters
 from ..errors import InputError, check_names, require
 from ..federation import Run, Settings
+from ..seeds import check_num_seeds
 from .schema import Column, Row, Table
 
 
@@ -59,18 +60,18 @@ def cells(
         table: the table.
         columns: tasks; those of the paper's table if None.
         rows: names of rows; all if None.
-        seeds: n >= 1, for the seeds 1..n.
+        seeds: n, 1 to 1000, for the seeds 1..n.
         rounds: communication rounds; each task's own if None.
 
     Raises:
-        InputError: there is no such row or task, or seeds or rounds is smaller than 1.
+        InputError: there is no such row or task, or seeds or rounds is out of range.
 
     Example:
         >>> from floral_lite.experiments.paper import METHODS
         >>> [str(cell) for cell in cells(METHODS, ["digits-rotate"], ["fedavg"], seeds=2)]
         ['digits-rotate fedavg seed 1', 'digits-rotate fedavg seed 2']
     """
-    require(seeds >= 1, f"seeds is {seeds}; it must be at least 1")
+    check_num_seeds(seeds)
     chosen = chosen_columns(table, columns)
     return [
         Cell(row, column.name, seed, rounds)

@@ -10,7 +10,7 @@ from statistics import fmean, stdev
 from typing import TYPE_CHECKING
 
 from .. import tasks
-from ..errors import require
+from ..seeds import check_num_seeds
 from .catalogue import find_table
 from .cells import Cell, chosen_columns, chosen_rows
 from .results import Result, find
@@ -150,14 +150,15 @@ def collect(
         folder: of results.
         columns: tasks; those of the paper's table if None.
         rows: names of rows; all if None.
-        seeds: look at seeds 1..n.
+        seeds: n, 1 to 1000: look at the seeds 1..n.
         rounds: that the results must have; if None any number, but the same in a whole column.
 
     Raises:
-        InputError: there is no such table, row or column, or a file is of another configuration.
+        InputError: there is no such table, row or column, seeds is out of range, or a file is of another
+            configuration.
     """
     paper = find_table(name)
-    require(seeds >= 1, f"seeds is {seeds}; it must be at least 1")
+    check_num_seeds(seeds)
     shown_rows, shown_columns = chosen_rows(paper, rows), chosen_columns(paper, columns)
     entries = {}
     for column in shown_columns:
