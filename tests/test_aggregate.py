@@ -118,6 +118,44 @@ def test_clients_that_come_in_stacks_have_the_same_average(
         assert torch.equal(old, untouched.to(precision))
 
 
+@pytest.mark.parametrize("stacks", [None, [[0, 1, 2]], [[2], [1, 0]]], ids=str)
+@pytest.mark.parametrize("alone", [False, True])
+def test_an_average_of_updates_moves_what_somebody_has_changed_and_nothing_else(
+    stacks: list[list[int]] | None, alone: bool
+) -> None:
+    """The average of equal numbers may round; the smallest change of a client is no rounding."""
+    generator = torch.Generator().manual_seed(0)
+    old = Roles(
+        {"u": torch.randn(500, generator=generator)}, {"a.L": torch.randn(2, 500, generator=generator)}, {}
+    )
+    mixture = torch.tensor([[0.1, 0.9], [0.3, 0.7], [0.7, 0.3]])
+    if alone:
+        mixture = torch.eye(2)[mixture.argmax(dim=1)]
+    num_samples = torch.tensor([3.0, 5.0, 3.0])
+    one = old.map(torch.clone)
+    for tensor in one.tensors():
+        tensor[..., 0] = torch.nextafter(tensor[..., 0], torch.tensor(9.0))
+    trained = [one, old, one]
+    for as_updates in (False, True):
+        if stacks is None:
+            after = aggregate(old, [0, 1, 2], trained, num_samples, mixture, as_updates)
+        else:
+            sums = Sums(old, 11, as_updates)
+            for clients in stacks:
+                stack = old.with_tensors(
+                    map(torch.stack, zip(*(trained[k].tensors() for k in clients), strict=True))
+                )
+                if alone:  # each has its only cluster's slice
+                    own = mixture[clients].argmax(dim=1)
+                    stack.clustered["a.L"] = stack.clustered["a.L"][torch.arange(len(own)), own][:, None]
+                sums.add(clients, stack, num_samples[clients], mixture[clients])
+            after = sums.average()
+        pairs = list(zip(after.tensors(), old.tensors(), strict=True))
+        same = all(torch.equal(new[..., 1:], was[..., 1:]) for new, was in pairs)
+        assert same == as_updates
+    assert all((new[..., 0] > was[..., 0]).all() for new, was in pairs if new.dim() == 1)
+
+
 def test_the_probabilities_by_hand() -> None:
     # p(k, c) = N^k / N pi_c^k
     torch.testing.assert_close(

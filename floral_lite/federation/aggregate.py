@@ -86,6 +86,7 @@ def aggregate(
     trained: Sequence[Roles],
     num_samples: Tensor,
     mixture: Tensor,
+    as_updates: bool = False,
 ) -> Roles:
     """The federation's next state, from what the sampled clients send back.
 
@@ -95,6 +96,8 @@ def aggregate(
         trained: their parameters after local training, in the order of `sampled`.
         num_samples: N^k of the sampled clients, shape (|S|,).
         mixture: their pi after local training, shape (|S|, C).
+        as_updates: average what the clients have changed, and add it to the state: what nobody has
+            changed then stays as it is to the last bit, where the average of equal numbers rounds.
 
     Returns:
         Shared tensors averaged with N^k, slice c of the clustered ones with pi_c^k N^k,
@@ -109,17 +112,19 @@ def aggregate(
     # u <- sum_k N^k u^k / sum_k N^k
     share = num_samples / num_samples.sum()
     shared = {}
-    for name in state.shared:
-        stacked = torch.stack([client.shared[name] for client in trained])
-        shared[name] = torch.einsum("k,k...->...", share.to(stacked.dtype), stacked)
+    for name, before in state.shared.items():
+        origin = before if as_updates else torch.zeros_like(before)
+        stacked = torch.stack([client.shared[name] for client in trained]) - origin
+        shared[name] = origin + torch.einsum("k,k...->...", share.to(stacked.dtype), stacked)
 
     # a_c <- sum_k pi_c^k N^k a_c^k / sum_k pi_c^k N^k
     weights = client_given_cluster(mixture, num_samples)
     empty = weights.sum(dim=0) == 0
     clustered = {}
     for name, before in state.clustered.items():
-        stacked = torch.stack([client.clustered[name] for client in trained])
-        average = torch.einsum("kc,kc...->c...", weights.to(stacked.dtype), stacked)
+        origin = before if as_updates else torch.zeros_like(before)
+        stacked = torch.stack([client.clustered[name] for client in trained]) - origin
+        average = origin + torch.einsum("kc,kc...->c...", weights.to(stacked.dtype), stacked)
         clustered[name] = torch.where(empty.view(-1, *[1] * (before.dim() - 1)), before, average)
 
     private = {name: tensor.clone() for name, tensor in state.private.items()}
@@ -135,11 +140,12 @@ class Sums:
     Args:
         state: the federation before the round.
         num_samples: of all clients that will come, > 0.
+        as_updates: see `aggregate`.
     """
 
-    def __init__(self, state: Roles, num_samples: int) -> None:
+    def __init__(self, state: Roles, num_samples: int, as_updates: bool = False) -> None:
         """Begin with nothing."""
-        self.state, self.num_samples = state, num_samples
+        self.state, self.num_samples, self.as_updates = state, num_samples, as_updates
         averaged = state._replace(private={})
         self.sums = averaged.map(torch.zeros_like)
         self.private = {name: tensor.clone() for name, tensor in state.private.items()}
@@ -162,9 +168,16 @@ class Sums:
         joint = mixture.to(like.device, precision) * share[:, None]
         self.weights = self.weights + joint.sum(dim=0)
         for name, tensor in trained.shared.items():
-            self.sums.shared[name] += torch.einsum("k,k...->...", share.to(tensor.dtype), tensor)
+            moved = tensor - self.state.shared[name] if self.as_updates else tensor
+            self.sums.shared[name] += torch.einsum("k,k...->...", share.to(tensor.dtype), moved)
         for name, tensor in trained.clustered.items():
-            every = tensor.expand(-1, joint.shape[1], *tensor.shape[2:])  # other clusters have weight 0
+            moved = tensor
+            if self.as_updates:
+                before = self.state.clustered[name]
+                # those of a client's only cluster began as its slice
+                alone = tensor.shape[1] < len(before)
+                moved = tensor - (before[joint.argmax(dim=1)][:, None] if alone else before)
+            every = moved.expand(-1, joint.shape[1], *tensor.shape[2:])  # other clusters have weight 0
             self.sums.clustered[name] += torch.einsum("kc,kc...->c...", joint.to(tensor.dtype), every)
         places = send(torch.tensor(clients), like.device)
         for name, tensor in trained.private.items():
@@ -173,9 +186,12 @@ class Sums:
     def average(self) -> Roles:
         """What `aggregate` makes of all of them."""
         assert isinstance(self.weights, Tensor)
-        clustered = {}
+        shared, clustered = self.sums.shared, {}
         for name, before in self.state.clustered.items():
             weights = self.weights.view(-1, *[1] * (before.dim() - 1)).to(before.dtype)
             average = self.sums.clustered[name] / weights
+            average = before + average if self.as_updates else average
             clustered[name] = torch.where(weights > 0, average, before)
-        return Roles(self.sums.shared, clustered, self.private)
+        if self.as_updates:
+            shared = {name: self.state.shared[name] + moved for name, moved in shared.items()}
+        return Roles(shared, clustered, self.private)

@@ -56,7 +56,11 @@ def federated_round(
             jobs.append(Job(index, client, size(member.task.train, client)))
     settings = fitting(settings, jobs)
     sums = [
-        Sums(member.state, sum(job.num_samples for job in jobs if job.member == index))
+        Sums(
+            member.state,
+            sum(job.num_samples for job in jobs if job.member == index),
+            as_updates=not settings.averages_plainly,
+        )
         for index, member in enumerate(members)
     ]
     losses: dict[Job, Tensor] = {}

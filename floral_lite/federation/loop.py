@@ -60,7 +60,8 @@ def federated_round(
 
     num_samples = torch.tensor([float(size(task.train, client)) for client in sampled])
     mixture = torch.stack([method.mixture(parameters.private) for parameters in trained])
-    return aggregate(state, sampled, trained, num_samples, mixture), losses
+    as_updates = not settings.averages_plainly
+    return aggregate(state, sampled, trained, num_samples, mixture, as_updates), losses
 
 
 def evaluate_clients(

@@ -28,7 +28,9 @@ def server_step(
 
     Args:
         before: the state before the round.
-        average: what aggregation made of the clients' parameters.
+        average: what aggregation made of the clients' parameters. For other optimizers than plain
+            averaging it must be exact where nobody has changed anything, as the average of updates
+            is: Adam would divide one rounding by another.
         moments: what the optimizer remembers.
         settings: which optimizer, and its learning rate.
         number: 1, 2, ...: the round.
@@ -39,7 +41,7 @@ def server_step(
 
     Source: the server optimizers of Reddi et al., 2021, with the formulas of torch.optim.
     """
-    if settings.server_optimizer == "sgd" and settings.server_learning_rate == 1 and not moments:
+    if settings.averages_plainly:
         return average, moments
     state = Roles({}, {}, average.private)
     after: Moments = {name: Roles({}, {}, {}) for name in moments}
@@ -47,12 +49,10 @@ def server_step(
         for name, old in getattr(before, role).items():
             new = getattr(average, role)[name]
             kept = {key: getattr(moment, role)[name] for key, moment in moments.items()}
-            # the average of equal numbers rounds, and Adam would divide one rounding by another
-            rounding = 4 * torch.finfo(old.dtype).eps * old.abs()
-            update = (old - new).masked_fill((old - new).abs() <= rounding, 0)
+            update = old - new
             step, kept = _step(update, kept, settings, number)
             if is_statistic(name):
-                step = old - new
+                step = update
             elif role == "clustered":
                 # a cluster in which nobody had weight stands still
                 same = (update == 0).reshape(len(old), -1).all(dim=1)

@@ -113,6 +113,11 @@ class Settings:
             f"participation is {self.participation}; it is the share of clients sampled a round, in (0, 1]",
         )
 
+    @property
+    def averages_plainly(self) -> bool:
+        """Whether the server takes the clients' average as it is."""
+        return self.server_optimizer == "sgd" and self.server_learning_rate == 1 and not self.server_momentum
+
     def with_changes(self, **changes: Any) -> "Settings":
         """The same settings with some replaced.
 

@@ -13,24 +13,26 @@ from .messages import Trained, by_path
 MEDIAN = 0.5 - 1e-6
 
 
-def average(before: Roles, replies: Sequence[Trained]) -> Roles:
+def average(before: Roles, replies: Sequence[Trained], as_updates: bool = False) -> Roles:
     """The average that the engines make: shared with N^k, slice c of the clustered with pi_c^k N^k.
 
     Args:
         before: the state that was sent; a cluster in which nobody has weight keeps its slice.
         replies: at least one.
+        as_updates: see `aggregate`.
     """
     num_samples = torch.tensor([reply.num_samples for reply in replies], dtype=torch.float64)
     # pi_c^k = pi_c^k N^k / N^k
     mixture = torch.stack([reply.weights for reply in replies]) / num_samples[:, None]
     trained = [reply.parameters for reply in replies]
-    return aggregate(before, range(len(replies)), trained, num_samples, mixture)
+    return aggregate(before, range(len(replies)), trained, num_samples, mixture, as_updates)
 
 
-def average_of_sums(before: Roles, replies: Sequence[Trained]) -> Roles:
+def average_of_sums(before: Roles, replies: Sequence[Trained], as_updates: bool = False) -> Roles:
     """The same average of replies in the pre-weighted form; it needs nothing of them but their sums.
 
-    Args: as for `average`.
+    Args: as for `average`. But sums do not tell what single clients have changed: with `as_updates` a number
+        that differs by no more than the rounding of N^k u^k counts as unchanged.
     """
     sums = before.with_tensors(
         torch.stack(tensors).sum(dim=0)
@@ -45,7 +47,14 @@ def average_of_sums(before: Roles, replies: Sequence[Trained]) -> Roles:
     for name, tensor in sums.clustered.items():
         each = weights.view(-1, *[1] * (tensor.dim() - 1)).to(tensor)
         clustered[name] = torch.where(each > 0, tensor / each, before.clustered[name])
-    return Roles(shared, clustered, {})
+    found = Roles(shared, clustered, {})
+    if not as_updates:
+        return found
+    old = before._replace(private={})
+    return found.with_tensors(
+        torch.where((new - own).abs() <= 4 * torch.finfo(own.dtype).eps * own.abs(), own, new)
+        for new, own in zip(found.tensors(), old.tensors(), strict=True)
+    )
 
 
 def trimmed_average(before: Roles, replies: Sequence[Trained], trim: float) -> Roles:

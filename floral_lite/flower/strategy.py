@@ -215,6 +215,7 @@ class RolesStrategy(Strategy):
 
     def _average(self, trained: list[Trained]) -> Roles:
         """What is made of the good replies."""
-        if self.weighted:
-            return average_of_sums(self.state, trained)
-        return trimmed_average(self.state, trained, self.trim) if self.trim else average(self.state, trained)
+        if self.trim:
+            return trimmed_average(self.state, trained, self.trim)
+        averaged = average_of_sums if self.weighted else average
+        return averaged(self.state, trained, as_updates=not self.settings.averages_plainly)
