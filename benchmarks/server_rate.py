@@ -2,10 +2,10 @@
 
     python benchmarks/server_rate.py --seeds 4 --data DIR --out book/results
 
-Algorithm 1 takes both averages as they are. The authors' public code (zeligism/FLoRAL, `get_param_groups`) gives the
-server's optimizer the rate 1 for the base and the *clients'* learning rate for the adaptors: 0.1 on MNIST. Writes
-server-rate.json: the test accuracy of FLoRAL with optimal routing after all rounds. A case that is there already is
-not run again.
+Algorithm 1 takes both averages as they are. The authors' public code (zeligism/FLoRAL, `get_param_groups`)
+gives the server's optimizer the rate 1 for the base and the *clients'* learning rate for the adaptors: 0.1 on
+MNIST. Writes server-rate.json: the test accuracy of FLoRAL with optimal routing after all rounds. A case that
+is there already is not run again.
 """
 
 import json
