@@ -1,15 +1,23 @@
 """Random flips and crops, many images at once."""
 
+from dataclasses import replace
+from typing import get_args
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
-from floral_lite import InputError
-from floral_lite.data import FlipAndCrop
-from floral_lite.federation.shards import Augment
+from floral_lite import InputError, Settings, Task, methods, train
+from floral_lite.data import FlipAndCrop, rotate
+from floral_lite.federation import Engine
+from floral_lite.federation.clients import gather
+from floral_lite.federation.pool import Pool
+from floral_lite.federation.shards import Augment, Changes
+
+ENGINES: tuple[Engine, ...] = get_args(Engine)
 
 
 def one_by_one(images: Tensor, draws: Tensor, padding: int) -> Tensor:
@@ -77,3 +85,46 @@ def test_draws_follow_from_their_generator_alone() -> None:
 def test_a_border_of_less_than_nothing_is_refused() -> None:
     with pytest.raises(InputError, match="padding is -1"):
         FlipAndCrop(padding=-1)
+
+
+def clusters_of_turned_images() -> Task:
+    """Three clients in three clusters, turned by 0, 90 and 180 degrees; the pool mixes their order."""
+    images = torch.randint(256, (12, 2, 6, 6), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
+    pool = Pool(
+        images,
+        torch.arange(12) % 4,
+        rows=torch.arange(12).flip(0),
+        sizes=(5, 4, 3),
+        clusters=(2, 0, 1),
+        transform=lambda inputs, targets, cluster: (rotate(inputs, cluster, 4), targets),
+    )
+    model = nn.Sequential(nn.Flatten(), nn.Linear(72, 4))
+    settings = Settings(rounds=2, batch_size=2, local_epochs=2)
+    clusters = torch.tensor(pool.clusters)
+    loss = functional.cross_entropy
+    return Task("turned", model, loss, pool, pool, clusters, settings, {}, FlipAndCrop(padding=1))
+
+
+def test_an_image_is_changed_before_it_is_turned() -> None:
+    """Turned by 90 degrees first, it would be mirrored top to bottom, which no test image is."""
+    task, augment = clusters_of_turned_images(), FlipAndCrop(padding=1)
+    clients, rows = [2, 0, 1], torch.tensor([[0, 2], [4, 1], [3, 3]])
+    draws = augment.draws(6, torch.Generator().manual_seed(1)).reshape(3, 2, 3)
+    seen = gather(task.train, clients, rows, Changes(augment, draws))
+    pool = task.train
+    assert isinstance(pool, Pool)
+    for place, client in enumerate(clients):
+        first = sum(pool.sizes[:client])
+        own = pool.rows[first : first + pool.sizes[client]][rows[place]]
+        upright = augment(pool.inputs[own] / 255, draws[place])
+        assert torch.equal(seen.inputs[place], rotate(upright, pool.clusters[client], 4))
+        assert torch.equal(seen.targets[place], pool.targets[own])
+
+
+def test_the_engines_change_turned_images_alike() -> None:
+    task = clusters_of_turned_images()
+    fast, loop = (train(task, methods.FedAvg(task.model), engine=engine, seed=3) for engine in ENGINES)
+    torch.testing.assert_close(fast.state.shared, loop.state.shared, rtol=1e-5, atol=1e-6)
+    unturned = replace(task, train=replace(task.train, transform=None))  # type: ignore[type-var]
+    other = train(unturned, methods.FedAvg(task.model), seed=3)
+    assert not torch.allclose(other.state.shared["1.weight"], fast.state.shared["1.weight"], atol=1e-3)

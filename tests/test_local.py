@@ -42,7 +42,7 @@ def trained(
     """A client's local training in a first round."""
     settings = task.settings.with_changes(**changes)
     draws = draws_of(task, method, number, seed, **changes)
-    return local_training(task, method, client, task.train[number], settings, draws)
+    return local_training(task, method, client, number, settings, draws)
 
 
 def equal(one: Roles, other: Roles) -> bool:
@@ -192,15 +192,15 @@ def test_the_router_does_not_decay(ragged_task: Task) -> None:
 def test_two_epochs_are_one_epoch_twice(ragged_task: Task) -> None:
     method = FLoRAL(ragged_task.model, num_clusters=2, rank=1, router=Router(noise=1.0))
     client = method.initialise(ragged_task.clusters, seed=0).of_client(0)
-    shard, settings = ragged_task.train[0], ragged_task.settings
+    settings = ragged_task.settings
     draws = draws_of(ragged_task, method, local_epochs=2)
     assert draws.noise is not None
     first, second = (
         Draws(draws.order[epoch : epoch + 1], draws.noise[steps], None, draws.keys[steps])
         for epoch, steps in enumerate((slice(0, 2), slice(2, 4)))
     )
-    once, first_loss = local_training(ragged_task, method, client, shard, settings, first)
-    twice, second_loss = local_training(ragged_task, method, once, shard, settings, second)
+    once, first_loss = local_training(ragged_task, method, client, 0, settings, first)
+    twice, second_loss = local_training(ragged_task, method, once, 0, settings, second)
     together, loss = trained(ragged_task, method, client, local_epochs=2)
     assert equal(together, twice)
     assert not torch.allclose(together.shared["0.weight"], once.shared["0.weight"])

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from .pool import Pool, check_rows
-from .shards import Population, Shard
+from .shards import Changes, Population, Shard
 
 
 def size(shards: Sequence[Shard], client: int) -> int:
@@ -19,13 +19,17 @@ def known(shards: Sequence[Shard]) -> range:
     return range(1 if isinstance(shards, Population) else len(shards))
 
 
-def gather(shards: Sequence[Shard], clients: Sequence[int], rows: Tensor) -> Shard:
+def gather(
+    shards: Sequence[Shard], clients: Sequence[int], rows: Tensor, changes: Changes | None = None
+) -> Shard:
     """Samples of several clients, stacked.
 
     Args:
         shards: every client's.
         clients: k numbers in [0, K).
         rows: which of its own samples to take from each, shape (k, B), int64, in [0, N^k).
+        changes: how they are augmented; samples of a pool first, before its transform makes of them what a
+            cluster sees: an image is mirrored and then turned.
 
     Returns:
         Inputs (k, B, ...) and targets (k, B, ...).
@@ -37,14 +41,14 @@ def gather(shards: Sequence[Shard], clients: Sequence[int], rows: Tensor) -> Sha
                 [11., 11.]])
     """
     if isinstance(shards, Pool):
-        return shards.gather(clients, rows)
+        return shards.gather(clients, rows, changes)
     taken = [shards[client] for client in clients]
     check_rows(rows, [len(shard) for shard in taken])
     picked = [
         [tensor[own.to(tensor.device)] for tensor in shard] for shard, own in zip(taken, rows, strict=True)
     ]
     inputs, targets = (torch.stack(parts) for parts in zip(*picked, strict=True))
-    return Shard(inputs, targets)
+    return Shard(inputs if changes is None else changes.apply(inputs), targets)
 
 
 def to_device(

@@ -9,16 +9,17 @@ from torch import Tensor
 from ..methods import ROUTER, Method
 from ..roles import Roles, is_statistic
 from .batch import sample_losses
+from .clients import gather
 from .draws import Draws, batches
 from .forward import run
 from .precision import forward_pass
 from .settings import Settings
-from .shards import Shard
+from .shards import Changes, Shard
 from .task import Task
 
 
 def local_training(
-    task: Task, method: Method, client: Roles, shard: Shard, settings: Settings, draws: Draws
+    task: Task, method: Method, client: Roles, number: int, settings: Settings, draws: Draws
 ) -> tuple[Roles, float]:
     """A client's epochs of simultaneous gradient steps on router, base and adaptors.
 
@@ -26,7 +27,7 @@ def local_training(
         task: gives the model and the loss.
         method: says how the client's model comes out of its parameters.
         client: the parameters that the client starts from.
-        shard: its training data.
+        number: which client it is, in [0, K): whose training data.
         settings: learning rates and the rest of the client's optimizer.
         draws: the batches, and everything else that is random.
 
@@ -36,15 +37,17 @@ def local_training(
     Source: section 'Algorithm', 'Simple FLoRAL Averaging', the inner loop.
     """
     losses = []
+    shard = task.train[number]
     draws = Draws(*(None if drawn is None else drawn.to(shard.inputs.device) for drawn in draws))  # type: ignore[arg-type]
-    augment = [] if draws.augment is None else batches(draws.augment, settings.batch_size)
+    augmented = [] if draws.augment is None else batches(draws.augment, settings.batch_size)
     client = start = method.begin(client, candidate_losses(task, method, client, shard))
     velocity = client.map(torch.zeros_like)
     for step, rows in enumerate(batches(draws.order, settings.batch_size)):
-        inputs, targets = shard.inputs[rows], shard.targets[rows]
+        batch = Shard(shard.inputs[rows], shard.targets[rows])
         if task.augment is not None:
-            inputs = task.augment(inputs, augment[step])
-        batch = Shard(inputs, targets)
+            # before a cluster's transform, which the shard has behind it
+            changes = Changes(task.augment, augmented[step][None])
+            batch = Shard(*(tensor[0] for tensor in gather(task.train, [number], rows[None], changes)))
         noise = None if draws.noise is None else draws.noise[step]
         take = partial(gradient, task, method, start, batch, settings, noise, draws.keys[step])
         gradients, loss, moved = take(client)

@@ -51,10 +51,9 @@ def federated_round(
     start = state if settings.stateful else state._replace(private=first.private)
     trained, losses = [], {}
     for client in sampled:
-        shard = task.train[client]
-        draws = draw(task, method, len(shard), settings, seed, number, client)
+        draws = draw(task, method, size(task.train, client), settings, seed, number, client)
         parameters, losses[client] = local_training(
-            task, method, start.of_client(client), shard, settings, draws
+            task, method, start.of_client(client), client, settings, draws
         )
         trained.append(parameters)
 
@@ -81,10 +80,9 @@ def evaluate_clients(
         own = state.of_client(client)
         if adaptation is not None:
             task.model.train()
-            shard = task.train[client]
-            draws = draw(task, adaptation, len(shard), settings, seed, number + 1, client)
+            draws = draw(task, adaptation, size(task.train, client), settings, seed, number + 1, client)
             with torch.enable_grad(), arithmetic(settings.precision):
-                own, _ = local_training(task, adaptation, start.of_client(client), shard, settings, draws)
+                own, _ = local_training(task, adaptation, start.of_client(client), client, settings, draws)
         task.model.eval()
         scores.append(evaluate(task, method, own, task.test[client]))
     return scores

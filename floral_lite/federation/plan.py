@@ -15,7 +15,7 @@ from .batch import Batch
 from .clients import gather
 from .draws import Draws, draw
 from .settings import Settings
-from .shards import Shard
+from .shards import Changes, Shard
 from .task import Task
 
 # Steps whose samples are fetched at once.
@@ -90,11 +90,9 @@ class Plan:
         for start in range(0, self.num_steps[0], STEPS_FETCHED):
             steps = slice(start, min(start + STEPS_FETCHED, self.num_steps[0]))
             active = sum(number > start for number in self.num_steps)
-            inputs, targets = fetch(
-                self.members, self.jobs[:active], "train", rows[:active, steps].flatten(1)
-            )
-            if augmented is not None:
-                inputs = self._augment(inputs, augmented[:active, steps].flatten(1, 2))
+            own = rows[:active, steps].flatten(1)
+            changed = None if augmented is None else augmented[:active, steps].flatten(1, 2)
+            inputs, targets = fetch(self.members, self.jobs[:active], "train", own, changed)
             for step in range(start, steps.stop):
                 active = sum(number > step for number in self.num_steps)
                 count = counts[:active, step]
@@ -137,23 +135,24 @@ class Plan:
         counts = (sizes - self.batch_size * (steps % an_epoch)).clamp(max=self.batch_size)
         return torch.where(steps < torch.tensor(self.num_steps)[:, None], counts, 0)
 
-    def _augment(self, inputs: Tensor, draws: Tensor) -> Tensor:
-        """Inputs (k, rows, ...) changed as was drawn for each of their rows."""
-        augment = self.members[0].task.augment
-        assert augment is not None
-        changed = augment(inputs.flatten(0, 1), send(draws.flatten(0, 1), inputs.device))
-        return changed.reshape(*inputs.shape[:2], *changed.shape[1:])
 
+def fetch(
+    members: Sequence[Member], jobs: Sequence[Job], split: str, rows: Tensor, draws: Tensor | None = None
+) -> Shard:
+    """Samples of clients of several runs: inputs (k, B, ...) and targets (k, B, ...) for rows (k, B).
 
-def fetch(members: Sequence[Member], jobs: Sequence[Job], split: str, rows: Tensor) -> Shard:
-    """Samples of clients of several runs: inputs (k, B, ...) and targets (k, B, ...) for rows (k, B)."""
+    They are augmented as was drawn for each of them, draws (k, B, ...), if anything was.
+    """
+    augment = members[0].task.augment
+    changes = None if draws is None or augment is None else Changes(augment, draws)
     found, places = [], []
     for index, member in enumerate(members):
         mine = [place for place, job in enumerate(jobs) if job.member == index]
         if mine:
             shards = getattr(member.task, split)
             own = rows if len(mine) == len(jobs) else rows[mine]
-            found.append(gather(shards, [jobs[place].client for place in mine], own))
+            changed = None if changes is None else changes.of(mine)
+            found.append(gather(shards, [jobs[place].client for place in mine], own, changed))
             places += mine
     if len(found) == 1:
         return found[0]

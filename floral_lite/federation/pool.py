@@ -12,7 +12,7 @@ from torch import Tensor
 from ..data.images import as_float
 from ..devices import send
 from ..errors import InputError, require
-from .shards import MadeShards, Shard
+from .shards import Changes, MadeShards, Shard
 
 # inputs (n, ...), targets (n, ...) and a cluster: the same samples as that cluster sees them
 Transform = Callable[[Tensor, Tensor, int], tuple[Tensor, Tensor]]
@@ -103,13 +103,14 @@ class Pool(MadeShards):
         inputs, targets = self.gather([client], rows[None])
         return Shard(inputs[0], targets[0])
 
-    def gather(self, clients: Sequence[int], rows: Tensor) -> Shard:
+    def gather(self, clients: Sequence[int], rows: Tensor, changes: Changes | None = None) -> Shard:
         """Samples of several clients at once: each cluster's are transformed in one batch.
 
         Args:
             clients: k numbers in [0, K).
             rows: which of its own samples to take from each, shape (k, B), int64, in [0, N^k);
                 that they are in range is checked where they lie on the CPU.
+            changes: how they are augmented before they are transformed; the transform then gets floats.
 
         Returns:
             Inputs (k, B, ...), floats, and targets (k, B, ...).
@@ -127,6 +128,9 @@ class Pool(MadeShards):
         # index_select copies whole samples; inputs[...] would go pixel by pixel
         index = self.rows.index_select(0, own)
         inputs, targets = (tensor.index_select(0, index) for tensor in (self.inputs, self.targets))
+        if changes is not None:
+            stacked = as_float(inputs).reshape(*rows.shape, *inputs.shape[1:])
+            inputs = changes.of(order).apply(stacked).flatten(0, 1)
         if self.transform is not None:
             lengths = [count * rows.shape[1] for count in clusters.values()]
             parts = zip(torch.split(inputs, lengths), torch.split(targets, lengths), clusters, strict=True)

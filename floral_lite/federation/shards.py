@@ -8,6 +8,7 @@ from typing import NamedTuple, Protocol, overload
 import torch
 from torch import Tensor
 
+from ..devices import send
 from ..errors import require
 
 
@@ -38,6 +39,28 @@ class Augment(Protocol):
 
     def __call__(self, inputs: Tensor, draws: Tensor) -> Tensor:
         """The inputs (n, ...) as changed by their draws (n, ...)."""
+
+
+class Changes(NamedTuple):
+    """What an augmentation does to the samples of several clients.
+
+    Attributes:
+        augment: the augmentation.
+        draws: what it drew for each sample, shape (k, B, ...).
+    """
+
+    augment: Augment
+    draws: Tensor
+
+    def of(self, places: Tensor | list[int]) -> "Changes":
+        """Those of some of the clients."""
+        return self._replace(draws=self.draws[places])
+
+    def apply(self, inputs: Tensor) -> Tensor:
+        """The inputs (k, B, ...) as changed."""
+        draws = send(self.draws.flatten(0, 1), inputs.device)
+        changed = self.augment(inputs.flatten(0, 1), draws)
+        return changed.reshape(*inputs.shape[:2], *changed.shape[1:])
 
 
 class MadeShards(Sequence[Shard]):

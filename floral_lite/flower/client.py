@@ -10,6 +10,7 @@ from flwr.clientapp import ClientApp
 from torch import Tensor
 
 from ..errors import DivergenceError, require
+from ..federation.clients import size
 from ..federation.draws import draw
 from ..federation.local import evaluate, local_training
 from ..federation.precision import arithmetic
@@ -65,11 +66,11 @@ class Client:
 
     def trained(self, start: Roles, method: Method, number: int) -> tuple[Roles, float]:
         """The local steps of a round, with the batches that the engines take."""
-        shard = self.task.train[self.client]
-        draws = draw(self.task, method, len(shard), self.settings, self.seed, number, self.client)
+        num_samples = size(self.task.train, self.client)
+        draws = draw(self.task, method, num_samples, self.settings, self.seed, number, self.client)
         self.task.model.train()
         with own_generators(self.seed, number, self.place), arithmetic(self.settings.precision):
-            return local_training(self.task, method, start, shard, self.settings, draws)
+            return local_training(self.task, method, start, self.client, self.settings, draws)
 
     def train(self, weighted: bool) -> RecordDict:
         """A round: local steps, then send what is averaged, and keep what is not.
