@@ -136,7 +136,7 @@ def closed_form(losses: Tensor, learning_rate: float) -> Tensor:
     """The exact update of a router that was reset: pi_c prop exp(-eta f^k(w_c)).
 
     It minimises <pi, f> - H(pi) / eta over the simplex, and is what a gradient step on
-    theta, from uniform, approximates to second order in ||w_c - w_hat|| (with eta / C).
+    theta, from uniform, approximates with an error of second order in ||w_c - w_hat|| (with eta / C).
 
     Args:
         losses: f^k(w_c), the client's own loss of each cluster's model, shape (..., C). (The
