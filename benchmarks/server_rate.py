@@ -1,13 +1,14 @@
 """What a server does that takes the average of the base, but goes a part of the way to that of the adaptors.
 
-    python benchmarks/server_rate.py --seeds 4 --data DIR --out book/results
+    python benchmarks/server_rate.py mnist-rotate --seeds 4 --data DIR --out book/results
 
 Algorithm 1 takes both averages as they are. The authors' public code (zeligism/FLoRAL, `get_param_groups`)
 gives the server's optimizer the rate 1 for the base and the *clients'* learning rate for the adaptors: 0.1 on
-MNIST. Writes server-rate.json: the test accuracy of FLoRAL with optimal routing after all rounds. A case that
-is there already is not run again.
+MNIST. Writes server-rate-TASK.json: the test accuracy of FLoRAL after all rounds, settings as in the first table.
+A case that is there already is not run again.
 """
 
+import itertools
 import json
 from pathlib import Path
 from typing import Annotated
@@ -17,10 +18,11 @@ import typer
 from measure import RESULTS, save
 
 from floral_lite import Run, methods, tasks, train_runs
+from floral_lite.methods.routed import Routing
 from floral_lite.roles import Roles
 
-TASKS = tuple(f"mnist-{kind}{part}" for part in ("", "-reduced") for kind in ("rotate", "label-shift"))
-BUDGETS = (0.01, 0.1)
+ROUTINGS: tuple[Routing, ...] = ("optimal", "learned")
+BUDGETS = (0.1, 0.01)
 
 
 class PartOfTheWay(methods.FLoRAL):
@@ -40,41 +42,31 @@ class PartOfTheWay(methods.FLoRAL):
 
 
 def main(
+    name: Annotated[str, typer.Argument(help="a task of images")],
     seeds: Annotated[int, typer.Option(help="1, 2, ...")] = 4,
     data: Annotated[Path | None, typer.Option(help="folder of downloaded image sets")] = None,
     rounds: Annotated[int | None, typer.Option(help="the task's own if none")] = None,
-    out: Annotated[Path, typer.Option(help="where server-rate.json goes")] = RESULTS,
+    out: Annotated[Path, typer.Option(help="folder of the JSON file")] = RESULTS,
 ) -> None:
     """Run what is missing, and save after each run."""
     torch.set_num_threads(1)
-    path = out / "server-rate.json"
+    path = out / f"server-rate-{name}.json"
     results = json.loads(path.read_text())["results"] if path.exists() else []
-    done = {(line["task"], line["rho"], line["seed"]) for line in results}
-    cases = [(task, rho, seed) for seed in range(1, seeds + 1) for task in TASKS for rho in BUDGETS]
-    for case in cases:
-        if case in done:
+    done = {(line["seed"], line["rho"], line["routing"]) for line in results}
+    for seed, rho, routing in itertools.product(range(1, seeds + 1), BUDGETS, ROUTINGS):
+        if (seed, rho, routing) in done:
             continue
-        name, rho, seed = case
         task = tasks.load(name, seed=seed, data=data)
-        rounds_run = rounds or task.settings.rounds
-        settings = task.settings.with_changes(rounds=rounds_run, evaluate_every=rounds_run)
-        method = PartOfTheWay(task.model, budget=rho, routing="optimal")
+        length = rounds or task.settings.rounds
+        settings = task.settings.with_changes(rounds=length, evaluate_every=length)
+        method = PartOfTheWay(task.model, budget=rho, routing=routing)
         method.share = settings.learning_rate
         (federation,) = train_runs([Run(task, method, seed)], settings)
         last = federation.history.rounds[-1]
-        accuracy = 100 * (last.test_accuracy or 0.0)
-        results.append(
-            {
-                "task": name,
-                "rho": rho,
-                "seed": seed,
-                "share": method.share,
-                "rounds": settings.rounds,
-                "accuracy": round(accuracy, 3),
-            }
-        )
-        print(*results[-1].values(), flush=True)
-        save("server-rate", results, out)
+        line = {"seed": seed, "rho": rho, "routing": routing, "share": method.share, "rounds": length}
+        results.append({**line, "accuracy": round(100 * (last.test_accuracy or 0.0), 3)})
+        print(name, *results[-1].values(), flush=True)
+        save(path.stem, results, out, task=name)
 
 
 if __name__ == "__main__":
