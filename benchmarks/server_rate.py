@@ -4,8 +4,8 @@
 
 Algorithm 1 takes both averages as they are. The authors' public code (zeligism/FLoRAL, `get_param_groups`)
 gives the server's optimizer the rate 1 for the base and the *clients'* learning rate for the adaptors: 0.1 on
-MNIST. Writes server-rate-TASK.json: the test accuracy of FLoRAL after all rounds, settings as in the first table.
-A case that is there already is not run again.
+MNIST. Writes server-rate-TASK.json: the test accuracy of FLoRAL after all rounds, otherwise with the settings
+of the first table. A case that is there already is not run again.
 """
 
 import itertools
