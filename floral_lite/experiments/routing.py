@@ -27,9 +27,10 @@ def judged(filled: Filled) -> pd.DataFrame:
 
     Returns:
         One line for each column and row that has results (its index): seeds (how many), accuracy in per
-        cent, its standard deviation sd, closed and closed_error (the share of the gap between learned and
-        optimal routing and its standard error, in per cent, see `closed`), rand (adjusted Rand index of the
-        last mixtures against the true clusters) and decided (the first evaluated round from which on the
+        cent, its standard deviation sd, closed (the share in per cent of the gap between learned and
+        optimal routing, on the seeds that all three have) and its standard error closed_error, both none
+        where the gap is not above two of its own standard errors, rand (adjusted Rand index of the last
+        mixtures against the true clusters) and decided (the first evaluated round from which on the
         mismatch is below 0.25; none where a seed never comes there). Clustered routing that finds four
         clusters begins below that, at 0.2: of it decided says nothing.
 
