@@ -21,6 +21,7 @@ from floral_lite.experiments.commands import repeated
 from floral_lite.experiments.paper import ADAPTORS, CONVLORA, METHODS, RHO_AND_C
 from floral_lite.experiments.provenance import provenance
 from floral_lite.experiments.results import Result, find, read, summarise
+from floral_lite.experiments.routing import closed
 from floral_lite.federation import History, Round
 from floral_lite.models import cnn
 
@@ -403,6 +404,8 @@ def test_a_rule_is_judged_by_the_share_of_the_gap_that_it_closes(tmp_path: Path)
     assert judged["closed"].to_dict() == pytest.approx(
         {"floral-1-learned": 0, "floral-1-clustered": 100 * (86 - 55) / (95 - 55), "floral-1-optimal": 100}
     )
+    # The seeds close 34 of 40 and 28 of 40: half their difference is the standard error of two.
+    assert judged.loc["floral-1-clustered", "closed_error"] == pytest.approx(100 * 3 / 40)
     assert judged["seeds"].tolist() == [2, 2, 2]
     assert judged.loc["floral-1-clustered", "sd"] == pytest.approx(4 / 2**0.5)
     assert judged["rand"].tolist() == [0.0, 1.0, 1.0]
@@ -410,11 +413,37 @@ def test_a_rule_is_judged_by_the_share_of_the_gap_that_it_closes(tmp_path: Path)
     assert judged.loc["floral-1-clustered":, "decided"].tolist() == [30, 10]
 
 
+def test_a_rule_is_compared_on_its_own_seeds() -> None:
+    learned, optimal = {1: 60.0, 2: 50.0, 3: 40.0}, {1: 90.0, 2: 90.0, 3: 90.0}
+    share, error = closed({1: 75.0}, learned, optimal)
+    assert share == pytest.approx(50)  # 15 of seed 1's 30, whatever the other seeds say
+    assert np.isnan(error)
+    # Half of 30 and half of 50: the same share in both seeds, so no error.
+    assert closed({1: 75.0, 3: 65.0}, learned, optimal) == pytest.approx((50, 0))
+    assert np.isnan(closed({4: 75.0}, learned, optimal)).all()
+
+
+@pytest.mark.parametrize(
+    ("gaps", "clear"),
+    [((1.0, 5.0), False), ((2.0, 4.0), True), ((0.0, 0.0), False), ((3.0,), False), ((), False)],
+)
+def test_of_a_gap_that_is_not_clear_no_share_is_closed(gaps: tuple[float, ...], clear: bool) -> None:
+    # Mean 3, standard errors 2 and 1.
+    learned = dict.fromkeys(range(len(gaps)), 50.0)
+    optimal = {seed: 50.0 + gap for seed, gap in enumerate(gaps)}
+    assert np.isfinite(closed(optimal, learned, optimal)).all() == clear
+
+
+def test_a_rule_whose_seeds_have_no_gap_closes_no_share() -> None:
+    learned = dict.fromkeys(range(4), 50.0)
+    assert np.isnan(closed({0: 51.0}, learned, {0: 50.0, 1: 54.0, 2: 54.0, 3: 54.0})).all()
+
+
 def test_without_both_ends_no_share_is_closed(tmp_path: Path) -> None:
     judged = experiments.judged(
         experiments.collect("routing", stored_results(), ["mnist-rotate"], ["floral-1-clustered"])
     )
-    assert judged["closed"].isna().all()
+    assert judged[["closed", "closed_error"]].isna().all(axis=None)
     assert len(judged) == 1
     assert experiments.judged(experiments.collect("routing", tmp_path)).empty
 
