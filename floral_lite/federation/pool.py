@@ -31,8 +31,8 @@ class Pool(MadeShards):
         sizes: N^k, how many of the rows belong to each client.
         clusters: each client's cluster.
         transform: transform(inputs, targets, cluster) gives samples as a cluster sees them; it gets
-            inputs as they are stored, many clients' at once, and may return floats. If None, all see
-            the same.
+            inputs as they are stored, or floats where they have been augmented, many clients' at once, and
+            may return floats. If None, all see the same.
 
     Raises:
         InputError: lengths differ, or a row is out of range.

@@ -47,7 +47,8 @@ class Task:
             Only optimal routing and the reports look at it.
         settings: how the task is trained unless a run says otherwise.
         details: whatever else a record of a run should say of the data.
-        augment: changes training inputs at random, a new draw each time they are used; None for nothing.
+        augment: changes training inputs at random, a new draw each time they are used, and those of a pool
+            before its transform; None for nothing.
 
     Raises:
         InputError: a client is without data, lengths differ, a target is out of range or of another shape
