@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional
 
-from floral_lite import Floral, Run, Settings, Task, clustering, methods, tasks
+from floral_lite import Floral, Run, Settings, Task, clustering, methods, tasks, train_runs
 from floral_lite.federation import Shard, federated_rounds
 from floral_lite.federation.draws import batches, draw
 from floral_lite.federation.loop import sample_clients
@@ -505,3 +505,28 @@ def test_silent_units_are_written_for_every_case(benchmark: Any, tmp_path: Path)
     made = [(line["norm"], line["batch"], line["rule"]) for line in results]
     assert made == [(*case, rule) for case in silent.CASES for rule in silent.RULES]
     assert all(line["test loss"] > 0 for line in results)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.25, 1.0])
+def test_a_server_goes_a_part_of_the_way_to_the_adaptors_average(benchmark: Any, share: float) -> None:
+    task = tasks.load("digits-rotate", seed=1)
+    settings = task.settings.with_changes(rounds=1, evaluate_every=1)
+    part = benchmark("server_rate").PartOfTheWay(task.model, rank=1, routing="optimal")
+    part.share = share
+    usual = methods.FLoRAL(task.model, rank=1, routing="optimal")
+    start = usual.initialise(task.clusters, 1)
+    after, whole = (train_runs([Run(task, method, 1)], settings)[0].state for method in (part, usual))
+    torch.testing.assert_close(after.shared, whole.shared)
+    for name, tensor in start.clustered.items():
+        expected = torch.lerp(tensor, whole.clustered[name], share)
+        torch.testing.assert_close(after.clustered[name], expected, rtol=1e-4, atol=1e-6)
+
+
+def test_a_servers_rate_is_tried_where_it_was_not(benchmark: Any, tmp_path: Path) -> None:
+    script = benchmark("server_rate")
+    for seeds, lines in ((1, 4), (2, 8), (2, 8)):
+        script.main("digits-rotate", seeds=seeds, rounds=1, out=tmp_path)
+        results = json.loads((tmp_path / "server-rate-digits-rotate.json").read_text())["results"]
+        assert (
+            len({(line["seed"], line["rho"], line["routing"]) for line in results}) == len(results) == lines
+        )
