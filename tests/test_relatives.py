@@ -13,10 +13,11 @@ from torch.nn import functional
 
 from floral_lite import Federation, InputError, Settings, Shard, Task, methods, train
 from floral_lite.federation import Engine, Run, train_runs
+from floral_lite.federation.aggregate import aggregate
 from floral_lite.federation.loop import federated_round
 from floral_lite.methods import METHODS, ROUTER, Method
 from floral_lite.models import reinitialised
-from floral_lite.roles import Roles
+from floral_lite.roles import Roles, num_bytes
 from floral_lite.router import one_hot_logits
 
 from .federations import agree, first_state, identical, make_task, normal
@@ -87,6 +88,47 @@ def test_federated_clustering_clusters_models_and_centres() -> None:
     # models alike, clients in clusters by chance
     assert torch.equal(*state.clustered["weight"][:2])
     assert len(state.private[ROUTER].argmax(dim=1).unique()) > 1
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_client_in_one_cluster_sends_that_alone(name: str) -> None:
+    # a norm for FedBN
+    model = nn.Sequential(nn.Linear(4, 6), nn.LayerNorm(6), nn.ReLU(), nn.Linear(6, 3)).double()
+    task = replace(ragged(0, rounds=1), model=model)
+    method = make(name, task.model)
+    history, state, _ = train(task, method)
+    shared, clustered = num_bytes(state.shared), num_bytes(state.clustered)
+    # one model (and one momentum) of three, N^k, and which one it is
+    alone = clustered // 3 + 2 * 4
+    every = shared + clustered + 4 * len(method.mixture(state.of_client(0).private))
+    sent = {"ifca": alone, "federated-clustering": alone, "local": 0}.get(name, every)
+    assert (history.bytes_up, history.bytes_down) == (sent, shared + clustered)
+
+
+@pytest.mark.parametrize("name", ["ifca", "federated-clustering"])
+def test_the_server_needs_no_more_of_a_client_in_one_cluster(name: str) -> None:
+    task = ragged(0, rounds=1)
+    method = make(name, task.model)
+    state = train(task, method).state
+    assert method.sends_one_cluster
+
+    def alone(client: Roles) -> Roles:
+        """Without what other clusters have."""
+        cluster = method.mixture(client.private).argmax()
+        sent = {key: torch.zeros_like(tensor) for key, tensor in client.clustered.items()}
+        for key, tensor in client.clustered.items():
+            sent[key][cluster] = tensor[cluster]
+        return client._replace(clustered=sent)
+
+    clients = [state.of_client(k) for k in range(task.num_clients)]
+    sizes = torch.tensor([float(len(shard)) for shard in task.train])
+    mixtures = torch.stack([method.mixture(client.private) for client in clients])
+    every, one = (
+        aggregate(state, range(task.num_clients), sent, sizes, mixtures)
+        for sent in (clients, [alone(client) for client in clients])
+    )
+    assert len(mixtures.argmax(dim=1).unique()) > 1
+    assert all(torch.equal(*pair) for pair in zip(every.tensors(), one.tensors(), strict=True))
 
 
 def one_number(targets: Sequence[float], start: float = 1.0, **settings: Any) -> Task:

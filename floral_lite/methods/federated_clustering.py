@@ -20,7 +20,8 @@ class FederatedClustering(Method):
 
     At a round's start a client goes to the nearest centre, argmin_c ||m^k - v_c||, and trains that cluster's
     model from w_0 to w^k. Then m^k <- beta m^k + (1 - beta) (w_0 - w^k); and v_c becomes the average of its
-    members' momenta, as w_c that of their models.
+    members' momenta, as w_c that of their models. So a client receives all C models and centres, and needs to
+    send one model and one momentum.
 
     Simplified: the paper's momenta are of gradients, one for each step of its models, and its centres are
     means that leave out far outliers, which makes them robust to faulty clients; here they are plain means
@@ -43,6 +44,7 @@ class FederatedClustering(Method):
 
     name = "federated-clustering"
     remembers_start = True
+    sends_one_cluster = True
 
     def __init__(self, model: nn.Module, num_clusters: int = 4, momentum: float = 0.99) -> None:
         """Keep the choices."""
