@@ -33,6 +33,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 NAMES = [
     "mfl", "mfl-ws", "fine-tuned", "fedprox", "ditto", "per-fedavg", "ifca", "fedem", "federated-clustering",
 ]  # fmt: skip
+STATELESS = [name for name in NAMES if name != "federated-clustering"]
 
 
 def make(name: str, model: nn.Module, **options: Any) -> Method:
@@ -419,8 +420,10 @@ def ragged(seed: int, **settings: Any) -> Task:
     )
 
 
-@pytest.mark.parametrize("stateful", [True, False])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    ("name", "stateful"),
+    [(name, stateful) for name in NAMES for stateful in (True, False) if stateful or name in STATELESS],
+)
 def test_a_resumed_run_is_the_uninterrupted_one(
     name: str, stateful: bool, tmp_path: Path, engine: Engine
 ) -> None:
@@ -462,6 +465,28 @@ def test_little_memory_makes_the_same_run(name: str, limit: int) -> None:
 def test_options_out_of_range_are_refused(name: str, options: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         make(name, nn.Linear(4, 2), **options)
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        (
+            {"stateful": False},
+            "stateful is False, with which federated-clustering does not work: leave it True",
+        ),
+        ({"server_optimizer": "adam"}, "server_optimizer is 'adam', with which .* leave it 'sgd'"),
+        ({"server_learning_rate": 0.5}, r"server_learning_rate is 0\.5, with which .* leave it 1\.0"),
+        ({"server_momentum": 0.9}, r"server_momentum is 0\.9, with which .* leave it 0\.0"),
+    ],
+)
+def test_settings_with_which_momentum_clustering_does_not_work_are_refused(
+    setting: dict[str, Any], message: str, engine: Engine
+) -> None:
+    task = ragged(0, rounds=1)
+    with pytest.raises(InputError, match=message):
+        train(task, make("federated-clustering", task.model), engine=engine, **setting)
+    # which other methods take
+    train(task, make("ifca", task.model), engine=engine, **setting)
 
 
 def test_mixed_losses_have_no_statistics_of_one_network() -> None:
