@@ -137,6 +137,8 @@ def test_every_row_can_be_configured_on_every_column(name: str) -> None:
     for cell in experiments.cells(experiments.find_table(name), seeds=1):
         known = inspect.signature(methods.METHODS[cell.row.method]).parameters
         assert set(method_options(cell)) <= set(known), cell
+        needed = methods.METHODS[cell.row.method].needs
+        assert {setting: getattr(cell.settings, setting) for setting in needed} == needed, cell
         assert cell.settings.rounds == tasks.TASKS[cell.task].settings.rounds
 
 

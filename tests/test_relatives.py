@@ -13,10 +13,11 @@ from torch.nn import functional
 
 from floral_lite import Federation, InputError, Settings, Shard, Task, methods, train
 from floral_lite.federation import Engine, Run, train_runs
+from floral_lite.federation.aggregate import aggregate
 from floral_lite.federation.loop import federated_round
 from floral_lite.methods import METHODS, ROUTER, Method
 from floral_lite.models import reinitialised
-from floral_lite.roles import Roles
+from floral_lite.roles import Roles, num_bytes
 from floral_lite.router import one_hot_logits
 
 from .federations import agree, first_state, identical, make_task, normal
@@ -32,6 +33,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 NAMES = [
     "mfl", "mfl-ws", "fine-tuned", "fedprox", "ditto", "per-fedavg", "ifca", "fedem", "federated-clustering",
 ]  # fmt: skip
+STATELESS = [name for name in NAMES if name != "federated-clustering"]
 
 
 def make(name: str, model: nn.Module, **options: Any) -> Method:
@@ -87,6 +89,47 @@ def test_federated_clustering_clusters_models_and_centres() -> None:
     # models alike, clients in clusters by chance
     assert torch.equal(*state.clustered["weight"][:2])
     assert len(state.private[ROUTER].argmax(dim=1).unique()) > 1
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_client_in_one_cluster_sends_that_alone(name: str) -> None:
+    # a norm for FedBN
+    model = nn.Sequential(nn.Linear(4, 6), nn.LayerNorm(6), nn.ReLU(), nn.Linear(6, 3)).double()
+    task = replace(ragged(0, rounds=1), model=model)
+    method = make(name, task.model)
+    history, state, _ = train(task, method)
+    shared, clustered = num_bytes(state.shared), num_bytes(state.clustered)
+    # one model (and one momentum) of three, N^k, and which one it is
+    alone = clustered // 3 + 2 * 4
+    every = shared + clustered + 4 * len(method.mixture(state.of_client(0).private))
+    sent = {"ifca": alone, "federated-clustering": alone, "local": 0}.get(name, every)
+    assert (history.bytes_up, history.bytes_down) == (sent, shared + clustered)
+
+
+@pytest.mark.parametrize("name", ["ifca", "federated-clustering"])
+def test_the_server_needs_no_more_of_a_client_in_one_cluster(name: str) -> None:
+    task = ragged(0, rounds=1)
+    method = make(name, task.model)
+    state = train(task, method).state
+    assert method.sends_one_cluster
+
+    def alone(client: Roles) -> Roles:
+        """Without what other clusters have."""
+        cluster = method.mixture(client.private).argmax()
+        sent = {key: torch.zeros_like(tensor) for key, tensor in client.clustered.items()}
+        for key, tensor in client.clustered.items():
+            sent[key][cluster] = tensor[cluster]
+        return client._replace(clustered=sent)
+
+    clients = [state.of_client(k) for k in range(task.num_clients)]
+    sizes = torch.tensor([float(len(shard)) for shard in task.train])
+    mixtures = torch.stack([method.mixture(client.private) for client in clients])
+    every, one = (
+        aggregate(state, range(task.num_clients), sent, sizes, mixtures)
+        for sent in (clients, [alone(client) for client in clients])
+    )
+    assert len(mixtures.argmax(dim=1).unique()) > 1
+    assert all(torch.equal(*pair) for pair in zip(every.tensors(), one.tensors(), strict=True))
 
 
 def one_number(targets: Sequence[float], start: float = 1.0, **settings: Any) -> Task:
@@ -377,8 +420,10 @@ def ragged(seed: int, **settings: Any) -> Task:
     )
 
 
-@pytest.mark.parametrize("stateful", [True, False])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    ("name", "stateful"),
+    [(name, stateful) for name in NAMES for stateful in (True, False) if stateful or name in STATELESS],
+)
 def test_a_resumed_run_is_the_uninterrupted_one(
     name: str, stateful: bool, tmp_path: Path, engine: Engine
 ) -> None:
@@ -420,6 +465,28 @@ def test_little_memory_makes_the_same_run(name: str, limit: int) -> None:
 def test_options_out_of_range_are_refused(name: str, options: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         make(name, nn.Linear(4, 2), **options)
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        (
+            {"stateful": False},
+            "stateful is False, with which federated-clustering does not work: leave it True",
+        ),
+        ({"server_optimizer": "adam"}, "server_optimizer is 'adam', with which .* leave it 'sgd'"),
+        ({"server_learning_rate": 0.5}, r"server_learning_rate is 0\.5, with which .* leave it 1\.0"),
+        ({"server_momentum": 0.9}, r"server_momentum is 0\.9, with which .* leave it 0\.0"),
+    ],
+)
+def test_settings_with_which_momentum_clustering_does_not_work_are_refused(
+    setting: dict[str, Any], message: str, engine: Engine
+) -> None:
+    task = ragged(0, rounds=1)
+    with pytest.raises(InputError, match=message):
+        train(task, make("federated-clustering", task.model), engine=engine, **setting)
+    # which other methods take
+    train(task, make("ifca", task.model), engine=engine, **setting)
 
 
 def test_mixed_losses_have_no_statistics_of_one_network() -> None:

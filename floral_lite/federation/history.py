@@ -48,8 +48,10 @@ class History:
     Attributes:
         config: task, method, settings, seed, device, package version.
         clusters: the true cluster of each client.
-        bytes_up: what one client sends in a round, in bytes.
-        bytes_down: what one client receives in a round, in bytes.
+        bytes_up: what one client has to send in a round, in bytes: shared and clustered tensors, and the C
+            weights of its averages. Where the method `sends_one_cluster`, it is that cluster's tensors, N^k
+            and the cluster's number.
+        bytes_down: what one client receives in a round, in bytes: shared and clustered tensors.
         parameters: number of "base" parameters, and of those that a client holds beside them, "added" by
             the method; the router not counted.
         rounds: one entry a round.

@@ -104,6 +104,22 @@ def check_same_shapes(old: Mapping[str, Roles], new: Mapping[str, Roles]) -> Non
     require(was == is_now, "the run that is to be resumed has another model: give the same one")
 
 
+def bytes_up(method: Method, first: Roles) -> int:
+    """What one client has to send in a round, see `History`.
+
+    Args:
+        method: who shares what.
+        first: the federation's first state.
+    """
+    shared, clustered = num_bytes(first.shared), num_bytes(first.clustered)
+    if not shared + clustered:
+        return 0
+    num_clusters = len(method.mixture(first.of_client(0).private))
+    if method.sends_one_cluster:
+        return shared + clustered // num_clusters + 4 * 2  # N^k and c
+    return shared + clustered + 4 * num_clusters  # pi_c^k N^k for each c, whose sum is N^k
+
+
 def new_history(
     task: Task,
     method: Method,
@@ -123,9 +139,6 @@ def new_history(
         for name, tensor in role.items()
         if name != ROUTER and not is_statistic(name)
     )
-    down = num_bytes(first.shared) + num_bytes(first.clustered)
-    # Beside its parameters, if it sends any, a client sends pi_c^k N^k for each c (their sum is N^k).
-    num_clusters = len(method.mixture(client.private)) if down else 0
     return History(
         config={
             "task": task.name,
@@ -139,7 +152,7 @@ def new_history(
             "version": __version__,
         },
         clusters=task.clusters.tolist(),
-        bytes_up=down + 4 * num_clusters,
-        bytes_down=down,
+        bytes_up=bytes_up(method, first),
+        bytes_down=num_bytes(first.shared) + num_bytes(first.clustered),
         parameters={"base": num_base, "added": held - trained},
     )

@@ -75,6 +75,12 @@ def check_run(run: Run) -> None:
 def initial_state(run: Run, settings: Settings, device: torch.device) -> Roles:
     """The federation before its first round: the method's parameters, and the model's running statistics."""
     run.task.check_batches(settings.batch_size)
+    for name, needed in run.method.needs.items():
+        value = getattr(settings, name)
+        require(
+            value == needed,
+            f"{name} is {value!r}, with which {run.method.name} does not work: leave it {needed!r}",
+        )
     state = run.method.initialise(run.task.clusters, run.seed)
     made = {name: tensor.shape for name, tensor in run.method.personalise(state.of_client(0)).items()}
     known = {name: tensor.shape for name, tensor in run.task.model.named_parameters()}

@@ -86,6 +86,11 @@ class Method(ABC):
     asks_first: bool = False
     # Whether `penalty` or `finish` look at what the client started the round from.
     remembers_start: ClassVar[bool] = False
+    # Whether a client is always in one cluster, by the method's own rule. The server then needs that one's
+    # tensors, N^k and the cluster's number: `History.bytes_up` counts those, though over Flower all C travel.
+    sends_one_cluster: ClassVar[bool] = False
+    # The only values of settings, by name, with which the method works; a run with others is refused.
+    needs: ClassVar[Mapping[str, object]] = {}
     # alpha: if positive, a local step takes its gradient g not at w but at w - alpha g(w), on the same batch.
     inner_learning_rate: float = 0.0
     # How each client trains on its own training shard, for one more round that nobody keeps, before its

@@ -1,5 +1,8 @@
 """Federated clustering: C whole models; a client trains with those whose updates look like its own."""
 
+from collections.abc import Mapping
+from typing import ClassVar
+
 import torch
 from torch import Tensor, nn
 
@@ -20,14 +23,18 @@ class FederatedClustering(Method):
 
     At a round's start a client goes to the nearest centre, argmin_c ||m^k - v_c||, and trains that cluster's
     model from w_0 to w^k. Then m^k <- beta m^k + (1 - beta) (w_0 - w^k); and v_c becomes the average of its
-    members' momenta, as w_c that of their models.
+    members' momenta, as w_c that of their models. So a client receives all C models and centres, and needs to
+    send one model and one momentum.
 
     Simplified: the paper's momenta are of gradients, one for each step of its models, and its centres are
     means that leave out far outliers, which makes them robust to faulty clients; here they are plain means
     of updates. A client that has no momentum yet is in a cluster that was drawn at random. The models start
     alike, since updates at different models cannot be compared: only the first clusters' members tell them
     apart. As in k-means true clusters that begin nearest to the same centre may stay together; another
-    seed draws other first clusters. Clients must be stateful, and the server's optimizer plain averaging.
+    seed draws other first clusters.
+
+    Clients must be stateful, since they remember momenta; and the server has to average plainly, since
+    centres are averages. A run with other settings is refused.
 
     Args:
         model: all C models at first.
@@ -43,6 +50,14 @@ class FederatedClustering(Method):
 
     name = "federated-clustering"
     remembers_start = True
+    sends_one_cluster = True
+    # clients that remember, and plain averages
+    needs: ClassVar[Mapping[str, object]] = {
+        "stateful": True,
+        "server_optimizer": "sgd",
+        "server_learning_rate": 1.0,
+        "server_momentum": 0.0,
+    }
 
     def __init__(self, model: nn.Module, num_clusters: int = 4, momentum: float = 0.99) -> None:
         """Keep the choices."""

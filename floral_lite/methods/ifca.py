@@ -13,8 +13,9 @@ class IFCA(Ensemble):
     """The whole model is clustered; at a round's start a client chooses that with the least training loss.
 
     Its router is one-hot at the choice, so that each model is averaged over those who chose it. A client is
-    tested with the model that it chose last; the first one, if it has not been sampled yet. The losses are
-    taken on the whole training shard, in evaluation mode (batch norms with the client's own statistics).
+    tested with the model that it chose last; the first one, if it has not been sampled yet. It receives all C
+    models, and needs to send the one that it trained. The losses are taken on the whole training shard, in
+    evaluation mode (batch norms with the client's own statistics).
 
     Which clusters are found depends on the first models: where one of them is at first the best for clients
     of two clusters, it stays so. The paper tries several first models; here that is another seed.
@@ -31,6 +32,7 @@ class IFCA(Ensemble):
     """
 
     name = "ifca"
+    sends_one_cluster = True
 
     def __init__(self, model: nn.Module, num_clusters: int = 4) -> None:
         """Keep the choices."""

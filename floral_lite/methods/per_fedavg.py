@@ -12,12 +12,16 @@ class PerFedAvg(FedAvg):
     """Everything is shared; a client minimises the loss after a step of its own, f^k(w - alpha grad f^k(w)).
 
     First order: a local step is w <- w - eta grad f^k(w - alpha grad f^k(w)), without second derivatives.
-    Simplified: both gradients are taken on the same batch, where the paper draws two; and before it is tested
-    a model is trained for one round's local steps of plain SGD, where the paper takes a single step.
+    Simplified: both gradients are taken on the same batch, where the paper draws two.
+
+    Also simplified: a model is tested after another adaptation than the one that it was trained for. Training
+    looks one step of rate alpha ahead, and so the paper tests after one such step; here a client takes one
+    round's local steps of plain SGD at the run's own learning rate eta, as fine-tuned FedAvg does. On digits
+    alpha is 0.01 and eta 0.3.
 
     Args:
         model: the model that all clients train.
-        inner_learning_rate: alpha > 0; 0.01 is the paper's.
+        inner_learning_rate: alpha > 0, of the step ahead in training; 0.01 is the paper's.
 
     Raises:
         InputError: the inner learning rate is not positive.
