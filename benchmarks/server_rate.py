@@ -4,8 +4,9 @@
 
 Algorithm 1 takes both averages as they are. The authors' public code (zeligism/FLoRAL, `get_param_groups`)
 gives the server's optimizer the rate 1 for the base and the *clients'* learning rate for the adaptors: 0.1 on
-MNIST. Writes server-rate-TASK.json: the test accuracy of FLoRAL after all rounds, otherwise with the settings
-of the first table. A case that is there already is not run again.
+MNIST. With --all-of-it its initialisation and its router's noise and floor are taken as well. Writes
+server-rate-TASK.json, or authors-TASK.json: the test accuracy of FLoRAL after all rounds, otherwise with the
+settings of the first table. A case that is there already is not run again.
 """
 
 import itertools
@@ -20,6 +21,7 @@ from measure import RESULTS, save
 from floral_lite import Run, methods, tasks, train_runs
 from floral_lite.methods.routed import Routing
 from floral_lite.roles import Roles
+from floral_lite.router import Router
 
 ROUTINGS: tuple[Routing, ...] = ("optimal", "learned")
 BUDGETS = (0.1, 0.01)
@@ -46,11 +48,13 @@ def main(
     seeds: Annotated[int, typer.Option(help="1, 2, ...")] = 4,
     data: Annotated[Path | None, typer.Option(help="folder of downloaded image sets")] = None,
     rounds: Annotated[int | None, typer.Option(help="the task's own if none")] = None,
+    all_of_it: Annotated[bool, typer.Option("--all-of-it", help="initialisation and router too")] = False,
     out: Annotated[Path, typer.Option(help="folder of the JSON file")] = RESULTS,
 ) -> None:
     """Run what is missing, and save after each run."""
     torch.set_num_threads(1)
-    path = out / f"server-rate-{name}.json"
+    path = out / f"{'authors' if all_of_it else 'server-rate'}-{name}.json"
+    theirs = {"init": "authors", "router": Router(noise=1.0, floor=0.01)} if all_of_it else {}
     results = json.loads(path.read_text())["results"] if path.exists() else []
     done = {(line["seed"], line["rho"], line["routing"]) for line in results}
     for seed, rho, routing in itertools.product(range(1, seeds + 1), BUDGETS, ROUTINGS):
@@ -59,7 +63,7 @@ def main(
         task = tasks.load(name, seed=seed, data=data)
         length = rounds or task.settings.rounds
         settings = task.settings.with_changes(rounds=length, evaluate_every=length)
-        method = PartOfTheWay(task.model, budget=rho, routing=routing)
+        method = PartOfTheWay(task.model, budget=rho, routing=routing, **theirs)
         method.share = settings.learning_rate
         (federation,) = train_runs([Run(task, method, seed)], settings)
         last = federation.history.rounds[-1]

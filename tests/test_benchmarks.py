@@ -524,6 +524,9 @@ def test_a_server_goes_a_part_of_the_way_to_the_adaptors_average(benchmark: Any,
 
 def test_a_servers_rate_is_tried_where_it_was_not(benchmark: Any, tmp_path: Path) -> None:
     script = benchmark("server_rate")
+    script.main("digits-rotate", seeds=1, rounds=1, out=tmp_path, all_of_it=True)
+    apart = json.loads((tmp_path / "authors-digits-rotate.json").read_text())["results"]
+    assert len(apart) == 4
     for seeds, lines in ((1, 4), (2, 8), (2, 8)):
         script.main("digits-rotate", seeds=seeds, rounds=1, out=tmp_path)
         results = json.loads((tmp_path / "server-rate-digits-rotate.json").read_text())["results"]
