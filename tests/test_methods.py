@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from floral_lite import InputError, Task, methods
+from floral_lite import InputError, Settings, Task, methods
 from floral_lite.methods import METHODS, ROUTER, Part
 from floral_lite.roles import Roles
 from floral_lite.router import Router
@@ -265,6 +265,12 @@ def test_a_method_is_told_in_a_line() -> None:
     told = repr(methods.FLoRAL(nn.Linear(4, 2), num_clusters=3, rank=1))
     assert told.startswith("FLoRAL(num_clusters=3, rank=1, budget=None, init='paper', ")
     assert "\n" not in told
+
+
+@pytest.mark.parametrize("name", methods.METHODS)
+def test_no_option_has_the_name_of_a_setting(name: str) -> None:
+    """A history holds both side by side."""
+    assert not set(methods.option_names(name)) & {field.name for field in fields(Settings)}
 
 
 def test_an_option_that_the_method_lacks_is_refused() -> None:

@@ -256,7 +256,7 @@ def test_ifca_trains_the_model_that_fits_best() -> None:
 
 def test_momentum_clustering_follows_the_nearest_centre() -> None:
     task = one_number([0.0, 0.5, 4.0], start=1.0)
-    method = methods.FederatedClustering(task.model, 2, momentum=0.75)
+    method = methods.FederatedClustering(task.model, 2, update_momentum=0.75)
     state = first_state(task, method)
     state.private[ROUTER].copy_(one_hot_logits(torch.tensor([0, 1, 1]), 2))
 
@@ -456,7 +456,7 @@ def test_little_memory_makes_the_same_run(name: str, limit: int) -> None:
         ("fedprox", {"proximal": -1.0}, r"proximal is -1\.0"),
         ("ditto", {"proximal": math.nan}, "proximal is nan"),
         ("per-fedavg", {"inner_learning_rate": 0.0}, r"inner_learning_rate is 0\.0"),
-        ("federated-clustering", {"momentum": 1.0}, r"momentum is 1\.0"),
+        ("federated-clustering", {"update_momentum": 1.0}, r"update_momentum is 1\.0"),
         ("federated-clustering", {"num_clusters": 0}, "num_clusters is 0"),
         ("ensemble", {"mix": "losses"}, "mix is 'losses'; it is 'weights' or 'outputs'"),
         ("mfl", {"routing": "best"}, "routing is 'best'"),

@@ -39,8 +39,8 @@ class FederatedClustering(Method):
     Args:
         model: all C models at first.
         num_clusters: C >= 1.
-        momentum: beta in [0, 1). Where models have converged updates are noise, and clients would scatter: it
-            has to remember the rounds before.
+        update_momentum: beta in [0, 1). Where models have converged updates are noise, and clients would
+            scatter: it has to remember the rounds before.
 
     Raises:
         InputError: an argument is out of range.
@@ -59,12 +59,15 @@ class FederatedClustering(Method):
         "server_momentum": 0.0,
     }
 
-    def __init__(self, model: nn.Module, num_clusters: int = 4, momentum: float = 0.99) -> None:
+    def __init__(self, model: nn.Module, num_clusters: int = 4, update_momentum: float = 0.99) -> None:
         """Keep the choices."""
-        require(0 <= momentum < 1, f"momentum is {momentum}; it is beta, in [0, 1): try 0.99")
+        require(
+            0 <= update_momentum < 1,
+            f"update_momentum is {update_momentum}; it is beta, in [0, 1): try 0.99",
+        )
         self.model = model
         self.num_clusters = check_num_clusters(num_clusters)
-        self.momentum = momentum
+        self.update_momentum = update_momentum
 
     def initialise(self, clusters: Tensor, seed: int) -> Roles:
         """C times the same model, momenta of zero, and clusters at random."""
@@ -111,7 +114,7 @@ class FederatedClustering(Method):
         for name, model in before.items():
             update = model - after[name]
             name = MOMENTUM + name
-            going_on = self.momentum * start.private[name] + (1 - self.momentum) * update
+            going_on = self.update_momentum * start.private[name] + (1 - self.update_momentum) * update
             first = fresh.reshape((*fresh.shape, *[1] * (update.dim() - axes)))
             momenta[name] = torch.where(first, update, going_on)
             # all centres, since only that of the client's own cluster has weight in the average
@@ -124,7 +127,7 @@ class FederatedClustering(Method):
 
     def options(self) -> dict[str, object]:
         """C and beta."""
-        return {"num_clusters": self.num_clusters, "momentum": self.momentum}
+        return {"num_clusters": self.num_clusters, "update_momentum": self.update_momentum}
 
 
 def side_by_side(named: dict[str, Tensor], axes: int) -> Tensor:
