@@ -18,9 +18,9 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRec
 
 from floral_lite import InputError, Run
 from floral_lite.flower import RolesStrategy, client_app
-from floral_lite.flower.averages import MEDIAN, clip_update, trimmed_mean
+from floral_lite.flower.averages import MEDIAN, average, average_of_sums, clip_update, trimmed_mean
 from floral_lite.flower.client import Client
-from floral_lite.flower.messages import ARRAYS, METRICS, BadMessage
+from floral_lite.flower.messages import ARRAYS, METRICS, BadMessage, Trained
 from floral_lite.roles import Roles
 
 from .flower_grid import LocalGrid
@@ -411,3 +411,28 @@ def test_a_cluster_of_nobody_keeps_its_slice_when_trimmed(tmp_path: Path) -> Non
 def test_choices_out_of_range_are_refused(choice: dict[str, Any], message: str, replies: Replies) -> None:
     with pytest.raises(InputError, match=message):
         replies.server("unused", **choice)
+
+
+def test_an_average_of_updates_leaves_what_nobody_has_changed() -> None:
+    """For Adam at the server, in both forms of a reply: products with N^k round, as their average does."""
+    generator = torch.Generator().manual_seed(0)
+    shared, clustered = torch.randn(500, generator=generator), torch.randn(2, 500, generator=generator)
+    before = Roles({"u": shared}, {"a.L": clustered}, {})
+    replies, products = [], []
+    for num_samples, share in ((3.0, 0.1), (5.0, 0.3), (7.0, 0.7)):
+        weights = num_samples * torch.tensor([share, 1 - share], dtype=torch.float64)
+        own = before.map(torch.clone)
+        for tensor in own.tensors():
+            tensor[..., 0] += 1e-4
+        replies.append(Trained(own, num_samples, weights, 0.0))
+        weighted = Roles(
+            {"u": num_samples * own.shared["u"]}, {"a.L": weights.float()[:, None] * own.clustered["a.L"]}, {}
+        )
+        products.append(Trained(weighted, num_samples, weights, 0.0))
+    for averaged, given in ((average, replies), (average_of_sums, products)):
+        for as_updates in (False, True):
+            after = averaged(before, given, as_updates=as_updates)
+            pairs = list(zip(after.tensors(), before.tensors(), strict=True))
+            assert all(torch.equal(new[..., 1:], old[..., 1:]) for new, old in pairs) == as_updates
+            for new, old in pairs:
+                torch.testing.assert_close(new[..., 0], old[..., 0] + 1e-4)
