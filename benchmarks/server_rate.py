@@ -7,6 +7,7 @@ gives the server's optimizer the rate 1 for the base and the *clients'* learning
 MNIST. With --all-of-it its initialisation and its router's noise and floor are taken as well. Writes
 server-rate-TASK.json, or authors-TASK.json: the test accuracy of FLoRAL after all rounds, otherwise with the
 settings of the first table. A case that is there already is not run again.
+The accuracy is over all test images; on MNIST that is the table's mean over clients to 0.03 points.
 """
 
 import itertools

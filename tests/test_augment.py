@@ -125,6 +125,7 @@ def test_the_engines_change_turned_images_alike() -> None:
     task = clusters_of_turned_images()
     fast, loop = (train(task, methods.FedAvg(task.model), engine=engine, seed=3) for engine in ENGINES)
     torch.testing.assert_close(fast.state.shared, loop.state.shared, rtol=1e-5, atol=1e-6)
-    unturned = replace(task, train=replace(task.train, transform=None))  # type: ignore[type-var]
+    assert isinstance(task.train, Pool)
+    unturned = replace(task, train=replace(task.train, transform=None))
     other = train(unturned, methods.FedAvg(task.model), seed=3)
     assert not torch.allclose(other.state.shared["1.weight"], fast.state.shared["1.weight"], atol=1e-3)

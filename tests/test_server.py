@@ -1,5 +1,6 @@
 """The server's step against torch's own optimizers, which follow the averaged update as a gradient."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -7,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from floral_lite import Settings, methods, train
+from floral_lite.federation import Shard
 from floral_lite.federation.server import first_moments, server_step
 from floral_lite.methods import ROUTER
 from floral_lite.roles import Roles
@@ -170,3 +172,18 @@ def test_averaged_statistics_are_the_clients_plain_average(engine: Any) -> None:
     weights = torch.tensor([float(len(shard)) for shard in task.train], dtype=torch.float64)
     expected = 0.1 * (weights / weights.sum()) @ means
     torch.testing.assert_close(state.shared["0.running_mean"], expected)
+
+
+@pytest.mark.parametrize("engine", ["fast", "loop"])
+def test_adam_leaves_a_weight_that_no_client_moves(engine: Any) -> None:
+    """Where an input is always 0 its weights have no gradient, and in single precision an average rounds."""
+    task = make_task(lambda: nn.Linear(4, 3), normal(4), rounds=3, participation=1.0)
+    shards = [
+        Shard((shard.inputs * torch.tensor([0.0, 1, 1, 1])).float(), shard.targets) for shard in task.train
+    ]
+    task = replace(task, model=task.model.float(), train=shards, test=shards)
+    settings = {"server_optimizer": "adam", "server_learning_rate": 0.1}
+    before = task.model.weight.detach().clone()
+    after = train(task, methods.FedAvg(task.model), engine=engine, **settings).state.shared["weight"]
+    assert torch.equal(after[:, 0], before[:, 0])
+    assert (after[:, 1:] - before[:, 1:]).abs().min() > 0
