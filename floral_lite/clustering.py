@@ -14,9 +14,9 @@ from .errors import require
 
 # Tried one after the other: how many directions of the gradients k-means looks at.
 DIRECTIONS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
-# How far clusters must stand out. On our tasks the effect was 0.1 to 1 where there were none, 1.39 to 18 where
-# k-means found them all; where it found a part, 0.5 to 2.1 with few samples or soft clusters, and up to 5.8
-# with another C than the true one.
+# How far clusters must stand out. On our tasks the effect was 0.1 to 1 where there were none, and 1.39 to 18
+# where k-means found them all. Where it found a part it was 0.5 to 2.1 with few samples or soft clusters, and
+# up to 5.8 with another C than the true one.
 STANDS_OUT = 1.4
 # Random federations that the clients are compared with, for each number of directions.
 NUM_NOISE = 100
