@@ -10,7 +10,7 @@ pytest.importorskip("flwr", reason="Flower is not installed: pip install 'floral
 from flwr.clientapp.mod import LocalDpMod
 from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping
 
-from floral_lite import Run
+from floral_lite import InputError, Run
 from floral_lite.flower import RolesStrategy, client_app
 from floral_lite.flower.messages import from_arrays
 from floral_lite.roles import Roles
@@ -60,6 +60,11 @@ def test_each_update_is_clipped_and_noised_as_asked(tmp_path: Path) -> None:
     assert len(noise) > 500
     assert float(noise.std()) == pytest.approx(float(wanted), rel=0.1)
     assert abs(float(noise.mean())) < 0.2
+
+
+def test_products_with_weights_are_not_clipped_as_if_they_were_updates(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="weighted is True, and mods has LocalDpMod"):
+        client_app(dict, tmp_path, weighted=True, mods=[LocalDpMod(0.01, 0.0, 1.0, 1e-5)])  # type: ignore[arg-type]
 
 
 def test_what_the_server_s_wrapper_makes_is_what_is_kept_and_sent(tmp_path: Path) -> None:

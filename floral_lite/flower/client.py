@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from flwr.app import Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.clientapp.mod import LocalDpMod
 from torch import Tensor
 
 from ..errors import DivergenceError, require
@@ -153,6 +154,9 @@ def client_app(
             server is started with the same.
         mods: Flower's modifiers of the training, such as `LocalDpMod`.
 
+    Raises:
+        InputError: `LocalDpMod` is among the modifiers of a weighted client: what it would clip is no update.
+
     Example:
         >>> from floral_lite import Run, methods, tasks
         >>> def make(config):
@@ -160,6 +164,11 @@ def client_app(
         ...     return Run(task, methods.FLoRAL(task.model))
         >>> app = client_app(make, folder="own")
     """
+    require(
+        not (weighted and any(isinstance(mod, LocalDpMod) for mod in mods)),
+        "weighted is True, and mods has LocalDpMod: it clips the difference from what was sent, which for "
+        "products with weights is no update; leave one of the two out",
+    )
     app = ClientApp()
 
     def client(message: Message, context: Context) -> Client:
