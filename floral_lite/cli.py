@@ -194,7 +194,7 @@ def named(single: Mapping[str, object], flag: str, pairs: Sequence[str]) -> dict
         require(bool(name and equals), f"{flag} is {pair!r}; it must be NAME=VALUE, such as rounds=20")
         require(name not in found, f"{name} is given twice, as {found.get(name)!r} and with {flag} {pair}")
         try:
-            found[name] = json.loads(text)
+            found[name] = json.loads({"True": "true", "False": "false", "None": "null"}.get(text, text))
         except ValueError:
             found[name] = text
     return found

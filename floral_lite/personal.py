@@ -9,6 +9,7 @@ from torch import nn
 from .errors import InputError, require
 from .federation import Federation, Task
 from .federation.forward import running_statistics
+from .federation.record import plain
 from .floral import Floral
 from .methods import ROUTER, FLoRAL, Method
 from .methods.mfl import MFLWS
@@ -30,7 +31,8 @@ def personal_model(task: Task, method: Method, state: Roles | Federation, client
         client: k, in [0, K).
 
     Raises:
-        InputError: there is no such client, or it answers with a mixture of several networks' outputs.
+        InputError: there is no such client, another method was trained, or the client answers with a
+            mixture of several networks' outputs.
 
     Example:
         >>> from floral_lite import methods, tasks, train
@@ -40,7 +42,7 @@ def personal_model(task: Task, method: Method, state: Roles | Federation, client
         >>> network(task.test[3].inputs).shape
         torch.Size([18, 10])
     """
-    own = _of_client(task, state, client)
+    own = _of_client(task, method, state, client)
     num_networks = len(method.networks(own))
     require(
         num_networks == 1 or type(method).predict is Method.predict,
@@ -68,14 +70,15 @@ def personal_floral(task: Task, method: Method, state: Roles | Federation, clien
         client: k, in [0, K).
 
     Raises:
-        InputError: there is no such client, or the method is another one.
+        InputError: there is no such client, or the method has no adaptors, or is not the one that was
+            trained.
     """
     if not isinstance(method, FLoRAL) or isinstance(method, MFLWS):
         raise InputError(
             f"the method is {method.name}, whose models are no base with a mixture of adaptors: take "
             "methods.FLoRAL, or personal_model, which gives a plain network"
         )
-    own = _of_client(task, state, client)
+    own = _of_client(task, method, state, client)
     options = asdict(method.adaptor_options)
     base = copy.deepcopy(task.model)
     model = Floral(base, num_clusters=method.num_clusters, router=method.router, **options).eval()
@@ -92,11 +95,19 @@ def personal_floral(task: Task, method: Method, state: Roles | Federation, clien
     return model
 
 
-def _of_client(task: Task, state: Roles | Federation, client: int) -> Roles:
-    """The client's parameters, or InputError where there is no such client."""
+def _of_client(task: Task, method: Method, state: Roles | Federation, client: int) -> Roles:
+    """The client's parameters; InputError where there is no such client, or another method was trained."""
     last = task.num_clients - 1
     require(0 <= client <= last, f"client is {client}; the task has the clients 0 to {last}")
-    return (state.state if isinstance(state, Federation) else state).of_client(client)
+    if not isinstance(state, Federation):
+        return state.of_client(client)
+    for name, value in plain({"method": method.name, **method.options()}).items():
+        trained = state.history.config.get(name)
+        require(
+            trained == value,
+            f"{name} is {value!r}, but what was trained has {trained!r}: give the method that was trained",
+        )
+    return state.state.of_client(client)
 
 
 def _copy_statistics(model: nn.Module, own: Roles, num_networks: int) -> None:

@@ -24,7 +24,15 @@ def save(model: Floral, path: str | Path) -> None:
     Args:
         model: what to save.
         path: a file name, by custom ending in .safetensors; a file that is there is replaced.
+
+    Raises:
+        InputError: the model's router is of a class of your own.
     """
+    require(
+        type(model.router) is Router,
+        f"the model's router is a {type(model.router).__name__}, and a file keeps a Router's options only: "
+        "save a model with a plain Router, or its state_dict()",
+    )
     settings = {
         "num_clusters": model.num_clusters,
         **asdict(model.options),
@@ -64,6 +72,9 @@ def load(path: str | Path, model: nn.Module) -> Floral:
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise InputError(f"{path} is damaged, or of another version of floral_lite ({error!r})") from None
 
+    logits = found.get("router_logits")
+    if logits is not None and logits.is_floating_point():  # half, if the whole Floral was moved to it
+        wrapped.router_logits.data = wrapped.router_logits.data.to(logits.dtype)
     expected = _tensors(wrapped)
     for name in sorted(expected.keys() | found.keys()):
         there, wanted = (_kind(tensors.get(name)) for tensors in (found, expected))

@@ -48,6 +48,7 @@ class Options:
             object.__setattr__(self, "rank", check_rank(self.rank))
         if self.budget is not None:
             check_budget(self.budget)
+        require(isinstance(self.biases, bool), f"biases is {self.biases!r}; it is True or False")
         for name, choices in (("init", Initialisation), ("convolution", Convolution), ("norms", Norms)):
             value, known = getattr(self, name), get_args(choices)
             require(value in known, f"{name} is {value!r}; it is one of {', '.join(map(repr, known))}")

@@ -41,8 +41,8 @@ class VectorAdaptor:
     def delta(self, factors: Mapping[str, Tensor], mixture: Tensor) -> Tensor:
         """What the mixture adds to the parameter: sum_c pi_c L_c; further axes in front are clients."""
         stack, copies = mixture.shape[:-1], factors["L"]
-        delta = torch.einsum("...c,...cl->...l", mixture.to(copies.dtype), copies.flatten(mixture.dim()))
-        return delta.reshape(*stack, *self.shape)
+        delta = torch.einsum("...c,...cl->...l", mixture.to(copies.dtype), copies.reshape(*mixture.shape, -1))
+        return delta.reshape((*stack, *self.shape))
 
 
 def fit_bias(layer: nn.Module, name: str, options: Options) -> VectorAdaptor | None:

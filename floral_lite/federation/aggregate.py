@@ -8,6 +8,9 @@ from torch import Tensor
 from ..devices import send
 from ..roles import Roles
 
+# Weights below this count as none: products with them leave the range of float32.
+NOTHING = 1e-30
+
 
 def joint_probability(mixture: Tensor, num_samples: Tensor) -> Tensor:
     """p(k, c): how much of the federation's data is client k's in cluster c.
@@ -47,7 +50,7 @@ def client_given_cluster(mixture: Tensor, num_samples: Tensor) -> Tensor:
                 [0.5000, 1.0000]])
     """
     # p(k | c) = pi_c^k N^k / sum_k' pi_c^k' N^k'
-    weights = mixture * num_samples[:, None]
+    weights = mixture.masked_fill(mixture < NOTHING, 0) * num_samples[:, None]
     total = weights.sum(dim=0)
     return torch.where(total > 0, weights / total, 0.0)
 
@@ -165,7 +168,8 @@ class Sums:
         precision = torch.promote_types(like.dtype, torch.float32)
         share = send(num_samples.to(precision), like.device) / self.num_samples
         # p(k, c) = pi_c^k N^k / N
-        joint = mixture.to(like.device, precision) * share[:, None]
+        mixture = mixture.to(like.device, precision)
+        joint = mixture.masked_fill(mixture < NOTHING, 0) * share[:, None]
         self.weights = self.weights + joint.sum(dim=0)
         for name, tensor in trained.shared.items():
             moved = tensor - self.state.shared[name] if self.as_updates else tensor

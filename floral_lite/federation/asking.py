@@ -42,7 +42,7 @@ def asked_rounds(task: Task, method: Method, settings: Settings) -> int:
         "made when they are needed: use routing='learned'",
     )
     require(
-        any(parameter.requires_grad for parameter in task.model.parameters()),
+        any(weight.requires_grad and weight.dim() > 1 for weight in task.model.parameters()),
         "routing is 'clustered', which looks at gradients of the base's weights, but all of them are frozen: "
         "use routing='learned'",
     )
@@ -96,7 +96,7 @@ def first_gradients(task: Task) -> tuple[list[Tensor], Tensor]:
         size = ROWS if shares is not None else len(shard)
         for start in range(0, len(shard), size):
             rows = slice(start, start + size)
-            outputs, targets = model(shard.inputs[rows])[None], shard.targets[rows][None]
+            outputs, targets = model(shard.inputs[rows].clone())[None], shard.targets[rows][None]
             part = None if shares is None else shares[rows][None].to(outputs)
             loss = client_losses(task.loss, outputs, targets, part).sum()
             losses[client] += loss.detach()

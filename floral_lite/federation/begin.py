@@ -93,7 +93,13 @@ def go_on(
     return [
         Federation(
             new.history,
-            old.state.map(lambda tensor: tensor.to(place)),
+            # in the new state's order, which no file keeps: then a clip's norm is the same sum
+            Roles(
+                *(
+                    {name: role[name].to(place) for name in like}
+                    for role, like in zip(old.state, new.state, strict=True)
+                )
+            ),
             {name: moment.map(lambda tensor: tensor.to(place)) for name, moment in old.moments.items()},
         )
         for old, new in zip(resumed, fresh, strict=True)

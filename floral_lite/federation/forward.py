@@ -1,7 +1,7 @@
 """A client's outputs: the model run with the client's own parameters and statistics."""
 
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 
 import torch
 from torch import Tensor, nn
@@ -9,10 +9,35 @@ from torch.func import functional_call
 from torch.nn.modules.batchnorm import _NormBase
 
 from ..dropout import Dropout
+from ..errors import InputError
 from ..factored import Blend, Mixture
 from ..methods import Method, Part
 from ..mixing import Mixing, Route
 from ..roles import Roles, is_statistic
+
+# How torch's messages begin where vmap or grad cannot follow a model.
+VMAP = ("vmap: ", "Batching rule not implemented", "During a grad (vjp, jvp, grad, etc) transform")
+
+
+@contextmanager
+def told_of_vmap(model: nn.Module) -> Iterator[None]:
+    """While it is entered, what torch.vmap cannot follow is told in a sentence with the way out."""
+    try:
+        yield
+    except RuntimeError as error:
+        told = str(error)
+        if not told.startswith(VMAP):
+            raise
+        # torch's words for an `if` on a tensor, and for .item()
+        if told.startswith("vmap: It looks like you're"):
+            raise InputError(
+                f"{type(model).__name__} looks at the numbers in its inputs, with an `if` or with .item(), "
+                "and cannot run for many clients at once: use torch.where in its place, or engine='loop'"
+            ) from error
+        raise InputError(
+            f"{type(model).__name__} cannot run for many clients at once, use engine='loop': torch.vmap says "
+            f"{told.splitlines()[0]!r}"
+        ) from error
 
 
 def running_statistics(model: nn.Module) -> dict[str, Tensor]:
@@ -97,7 +122,8 @@ def run(
         }
         mixing = Mixing(mixtures, method.local_statistics(client), route)
         with nullcontext() if key is None else Dropout(key), mixing:
-            outputs.append(functional_call(model, parameters | mixing.placeholders | buffers, (inputs,)))
+            given = inputs.clone() if len(networks) > 1 else inputs  # a network may work in place
+            outputs.append(functional_call(model, parameters | mixing.placeholders | buffers, (given,)))
         moved.append(buffers)
     for role in client:
         for name in moved[0].keys() & role.keys():

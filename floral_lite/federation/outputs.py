@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ..methods import Part
 from ..roles import Roles
-from .forward import run
+from .forward import run, told_of_vmap
 from .layers import Layers, stacked_forward
 from .plan import Job, Member, fetch
 
@@ -35,9 +35,13 @@ def outputs_together(
         there = rows < sizes[:, None]
         inputs, targets = fetch(members, jobs, split, torch.where(there, rows, 0))
         if layers is None:
-            outputs = torch.vmap(
-                lambda own, x: run(task.model, method, own, networks(own), x, route="auto")[0]
-            )(client, inputs)
+            with told_of_vmap(task.model):
+                outputs = torch.vmap(
+                    lambda own, x: run(task.model, method, own, networks(own), x, route="auto")[0]
+                )(client, inputs)
         else:
             outputs = [stacked_forward(layers, parts, inputs) for parts in described]
-        yield outputs, targets, (there.double() / sizes[:, None]).to(outputs[0])
+        precision = torch.promote_types(
+            outputs[0].dtype, torch.float32
+        )  # 1 / N in bfloat16 sums to no accuracy
+        yield outputs, targets, (there.double() / sizes[:, None]).to(outputs[0].device, precision)

@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict
+from typing import Any
 
 import numpy as np
 import torch
@@ -60,7 +61,7 @@ def check_finite(told: str, loss: float, settings: Settings) -> None:
 def check_same_run(old: History, new: History) -> None:
     """Raise InputError unless a run can go on from another's rounds: its length and device may differ."""
     may_change = {"rounds", "device", "version"}
-    was, is_now = (json.loads(json.dumps(history.config)) for history in (old, new))
+    was, is_now = old.config, new.config
     for key in sorted((was.keys() | is_now.keys()) - may_change):
         require(
             was.get(key) == is_now.get(key),
@@ -98,6 +99,7 @@ def check_same_shapes(old: Mapping[str, Roles], new: Mapping[str, Roles]) -> Non
         {
             key: [{name: (t.shape, t.dtype) for name, t in role.items()} for role in roles]
             for key, roles in kept.items()
+            if roles.tensors()  # of a method that averages nothing the server has no moments
         }
         for kept in (old, new)
     )
@@ -120,6 +122,12 @@ def bytes_up(method: Method, first: Roles) -> int:
     return shared + clustered + 4 * num_clusters  # pi_c^k N^k for each c, whose sum is N^k
 
 
+def plain(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A configuration as its file keeps it: NumPy's numbers as Python's, other objects by their repr."""
+    told = json.dumps(config, default=lambda value: value.item() if hasattr(value, "item") else repr(value))
+    return dict(json.loads(told))
+
+
 def new_history(
     task: Task,
     method: Method,
@@ -140,17 +148,19 @@ def new_history(
         if name != ROUTER and not is_statistic(name)
     )
     return History(
-        config={
-            "task": task.name,
-            **task.details,
-            "method": method.name,
-            **method.options(),
-            **asdict(settings),
-            "seed": int(seed),  # NumPy's integers are none of JSON's
-            "engine": engine,
-            "device": device_name(device),
-            "version": __version__,
-        },
+        config=plain(
+            {
+                "task": task.name,
+                **task.details,
+                "method": method.name,
+                **method.options(),
+                **asdict(settings),
+                "seed": seed,
+                "engine": engine,
+                "device": device_name(device),
+                "version": __version__,
+            }
+        ),
         clusters=task.clusters.tolist(),
         bytes_up=bytes_up(method, first),
         bytes_down=num_bytes(first.shared) + num_bytes(first.clustered),

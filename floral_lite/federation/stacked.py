@@ -79,7 +79,11 @@ def _gradients(
     networks = method.networks(leaves, batch.noise)
     # never those that a penalty or a second network sees too
     untouched: list[Tensor] = []
-    known = type(method).precondition in KNOWN
+    kind = type(method)
+    # a user's own parts, losses or penalty may use a weight a second time
+    known = kind.precondition in KNOWN and all(
+        getattr(kind, verb).__module__.startswith("floral_lite.") for verb in ("parts", "losses", "penalty")
+    )
     if known and not method.remembers_start and len(networks) == 1:
         untouched = [*leaves.shared.values(), *leaves.clustered.values()]
     fused = Fused(settings, method.preconditioned, {id(leaf) for leaf in untouched}, set())

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -11,6 +12,7 @@ from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
 from ..errors import InputError, require
+from ..roles import is_statistic
 from .clients import known, size, to_device
 from .pool import Pool
 from .settings import Settings
@@ -29,6 +31,12 @@ ELEMENTWISE: tuple[Loss, ...] = (
     functional.binary_cross_entropy,
     functional.binary_cross_entropy_with_logits,
 )
+
+
+def compares_numbers(loss: Loss) -> bool:
+    """Whether it is torch's function or module for targets that are as many numbers as the outputs."""
+    modules = (nn.MSELoss, nn.L1Loss, nn.SmoothL1Loss, nn.HuberLoss, nn.BCELoss, nn.BCEWithLogitsLoss)
+    return loss in ELEMENTWISE or isinstance(loss, modules)
 
 
 @dataclass(frozen=True, repr=False)
@@ -52,8 +60,8 @@ class Task:
 
     Raises:
         InputError: a client is without data, lengths differ, a target is out of range or of another shape
-            than the outputs, or the model has a layer under two names, a batch norm without momentum, or
-            outputs that are no tensor.
+            than the outputs, or the model has a layer under two names, a batch norm without momentum, a
+            buffer of its own that training moves, or outputs that are no tensor.
     """
 
     name: str
@@ -101,7 +109,14 @@ class Task:
                 f"the model has one layer under two names, {first} and {name}; register it once, "
                 "and call it twice",
             )
-        if self.is_classification or self.loss in ELEMENTWISE:
+        for name, parameter in self.model.named_parameters():
+            require(
+                not (parameter.requires_grad and is_statistic(name)),
+                f"the model has a parameter {name}, which norms call a statistic and nobody trains: give it "
+                "another name",
+            )
+        self._check_buffers()
+        if self.is_classification or compares_numbers(self.loss):
             self._check_targets()
 
     def __repr__(self) -> str:
@@ -109,11 +124,30 @@ class Task:
         num_clusters = len(set(self.clusters.tolist()))
         return f"Task({self.name}, {self.num_clients} clients, {num_clusters} clusters)"
 
+    def _check_buffers(self) -> None:
+        """A forward pass of training may move the statistics of torch's own norms, and no other buffer."""
+        model, inputs = copy.deepcopy(self.model).train(), self.train[0].inputs[:2].clone()
+        norms = {name for name, layer in model.named_modules() if isinstance(layer, _NormBase)}
+        before = {name: buffer.clone() for name, buffer in model.named_buffers()}
+        # a model that cannot run says so when it is trained; its dropout must not touch the global generator
+        with (
+            torch.no_grad(),
+            torch.random.fork_rng(devices=[inputs.device] if inputs.is_cuda else []),
+            suppress(RuntimeError, ValueError, TypeError, IndexError),
+        ):
+            model(inputs)
+        for name, buffer in model.named_buffers():
+            require(
+                name.rpartition(".")[0] in norms or name not in before or torch.equal(buffer, before[name]),
+                f"the model's forward pass changes its buffer {name}, and a federation keeps only the "
+                "statistics of torch's own norms: use one of these, or a layer that keeps nothing",
+            )
+
     def _check_targets(self) -> None:
         """Labels must be among the model's outputs; numbers must be as many as the outputs."""
         model = copy.deepcopy(self.model).eval()
         with torch.no_grad():
-            outputs = model(self.train[0].inputs[:1])
+            outputs = model(self.train[0].inputs[:1].clone())
         require(
             isinstance(outputs, Tensor),
             f"the model returns a {type(outputs).__name__}, and a task needs one tensor, the logits: put it "
@@ -124,7 +158,12 @@ class Task:
             f"the model's outputs have shape {tuple(outputs.shape)}, and this loss is of one label for each "
             "sample: give a model with outputs (N, labels), or a loss of your own, of (N, ..., labels)",
         )
-        numbers = self.loss in ELEMENTWISE
+        require(
+            outputs.dim() > 0,
+            "the model's outputs for one sample have no axis, as after .squeeze(): use .squeeze(-1), so that "
+            "N samples have N outputs",
+        )
+        numbers = compares_numbers(self.loss)
         wanted = outputs.shape[1:] if numbers else outputs.shape[1:-1]
         for split, shards in (("train", self.train), ("test", self.test)):
             for client in known(shards):
@@ -165,7 +204,7 @@ class Task:
             if (num_samples - 1) % batch_size == 0:
                 try:
                     with torch.no_grad():
-                        model(self.train[client].inputs[:1])
+                        model(self.train[client].inputs[:1].clone())
                 except ValueError as error:  # an image has many pixels a channel, and raises nothing
                     raise InputError(
                         f"batch_size is {batch_size}, and client {client} has {num_samples} training "

@@ -4,11 +4,10 @@ import torch
 from torch import Tensor
 from torch.func import grad
 
-from ..errors import InputError
 from ..methods import Method
 from ..roles import Roles
 from .batch import Batch, average, sample_losses
-from .forward import run
+from .forward import run, told_of_vmap
 from .local import ahead, descend, with_statistics
 from .precision import forward_pass
 from .settings import Settings
@@ -62,16 +61,8 @@ def vmapped_step(
 
     given = (client, velocity, start, batch.inputs, batch.targets, batch.keys, every, batch.noise)
     axes = tuple(None if argument is None else 0 for argument in given)
-    try:
+    with told_of_vmap(task.model):
         stepped, moving, losses = torch.vmap(step, in_dims=axes, randomness="different")(*given)
-    except RuntimeError as error:
-        # torch's words for an `if` on a tensor, and for .item()
-        if not str(error).startswith("vmap: It looks like you're"):
-            raise
-        raise InputError(
-            f"{type(task.model).__name__} looks at the numbers in its inputs, with an `if` or with .item(), "
-            "and cannot run for many clients at once: use torch.where in its place, or engine='loop'"
-        ) from error
     for old, new in ((client, stepped), (velocity, moving)):
         for tensor, after in zip(old.tensors(), new.tensors(), strict=True):
             tensor.copy_(after)

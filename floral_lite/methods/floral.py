@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from .. import adaptors
 from ..adaptors import Convolution, Initialisation, Norms, Options, Statistics
+from ..errors import require
 from ..factored import Mixture
 from ..precondition import precondition
 from ..roles import Roles
@@ -67,6 +68,7 @@ class FLoRAL(Routed):
         super().__init__(model, num_clusters, routing, router)
         if rank is None and budget is None:
             budget = 0.01
+        require(isinstance(precondition, bool), f"precondition is {precondition!r}; it is True or False")
         self.preconditioned = precondition
         self.adaptor_options = Options(rank, budget, init, convolution, biases, norms)
         self.plan = adaptors.plan(model, self.adaptor_options)

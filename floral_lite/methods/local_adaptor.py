@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 from .. import adaptors
 from ..adaptors import Convolution, Initialisation, Norms, Options, Statistics
+from ..errors import require
 from ..factored import Mixture
 from ..precondition import precondition
 from ..roles import Roles
@@ -54,6 +55,7 @@ class LocalAdaptor(Method):
         if rank is None and budget is None:
             budget = 0.01
         self.model = model
+        require(isinstance(precondition, bool), f"precondition is {precondition!r}; it is True or False")
         self.preconditioned = precondition
         self.adaptor_options = Options(rank, budget, init, convolution, biases, norms)
         self.plan = adaptors.plan(model, self.adaptor_options)
@@ -71,7 +73,7 @@ class LocalAdaptor(Method):
         for name, adaptor in self.plan.items():
             factors = adaptors.factors_of(name, adaptor, client.private)
             factor, shape = next(iter(adaptor.shapes.items()))
-            mixture = factors[factor].new_ones(factors[factor].shape[: -len(shape)])
+            mixture = factors[factor].new_ones(factors[factor].shape[: factors[factor].dim() - len(shape)])
             base = base_parameter(self.model, client, name, mixture.shape[:-1])
             parts[name] = Mixture(base, adaptor, factors, mixture)
         return parts

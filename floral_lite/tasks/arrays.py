@@ -138,6 +138,8 @@ def read_arrays(
 ) -> tuple[Tensor, Tensor]:
     """Images and labels as tensors of their own, or InputError."""
     inputs, targets = as_tensor(images_name, images), as_tensor(labels_name, labels)
+    if targets.dtype in (torch.uint16, torch.uint32, torch.uint64):
+        targets = targets.long()
     require(
         inputs.dim() >= 2 and targets.dim() == 1 and len(inputs) == len(targets) > 0,
         f"{images_name} has shape {tuple(inputs.shape)} and {labels_name} has {tuple(targets.shape)}; they "
@@ -155,7 +157,9 @@ def in_precision(tensor: Tensor, dtype: torch.dtype) -> Tensor:
     """Floats in the model's precision, bytes as they are, other integers as words' numbers."""
     if tensor.is_floating_point():
         return tensor.to(dtype)
-    return tensor if tensor.dtype == torch.uint8 else tensor.long()
+    if tensor.dtype == torch.uint8:
+        return tensor if dtype == torch.float32 else as_float(tensor).to(dtype)
+    return tensor.long()
 
 
 def first_dtype(model: nn.Module) -> torch.dtype:
@@ -218,7 +222,7 @@ def check_model(model: nn.Module, inputs: Tensor) -> None:
     """Raise InputError unless the model takes such inputs (N, ...)."""
     try:
         with torch.no_grad():
-            model.eval()(as_float(inputs[:1]))
+            model.eval()(as_float(inputs[:1]).clone())
     except (RuntimeError, ValueError, IndexError, TypeError) as error:
         told = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise InputError(

@@ -11,7 +11,7 @@ from ..data import as_float
 from ..errors import require
 from ..federation import Settings, Shard, Task
 from ..federation.shards import Augment
-from ..federation.task import ELEMENTWISE, Loss
+from ..federation.task import Loss, compares_numbers
 from ..models import seeded
 from ..seeds import stream
 from .arrays import Array, as_tensor, check_model, first_dtype, in_precision, read_arrays, split_rows
@@ -129,6 +129,6 @@ def _read(name: str, pair: object, loss: Loss, dtype: torch.dtype) -> Shard:
         f"{inputs_name} have shape {tuple(inputs.shape)} and its targets {tuple(targets.shape)}; they must "
         "be (N, ...) and (N,) or (N, outputs), with the same N of at least 1",
     )
-    numbers = targets.is_floating_point() or loss in ELEMENTWISE  # 0 and 1 too, where a loss compares them
+    numbers = targets.is_floating_point() or compares_numbers(loss)  # 0 and 1 too, where a loss compares them
     targets = targets.to(dtype) if numbers else targets.long()
     return Shard(in_precision(as_float(inputs), dtype), targets)

@@ -1,0 +1,267 @@
+"""What users bend: layers, losses, methods and options of their own, in both engines."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import floral_lite
+from floral_lite import InputError, Router, Settings, Task, methods, personal_model, tasks, train
+from floral_lite.adaptors import KINDS, Options, VectorAdaptor
+from floral_lite.cli import named
+from floral_lite.federation import aggregate
+from floral_lite.roles import Roles
+
+
+def two_clients(model: Callable[[], nn.Module], dtype: torch.dtype = torch.float32) -> Task:
+    """Two clients with points (5,) of two labels."""
+    random = np.random.default_rng(0)
+    x = torch.tensor(random.normal(size=(12, 5)), dtype=dtype)
+    y = (x.sum(dim=1) > 0).long()
+    settings = Settings(rounds=2, batch_size=4)
+    return tasks.from_clients({"a": (x, y), "b": (x.flip(0), y.flip(0))}, model=model, settings=settings)
+
+
+class OwnNorm(nn.Module):
+    mean: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(5))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        if self.training:
+            self.mean = 0.9 * self.mean + 0.1 * inputs.mean(dim=0)
+        return inputs - self.mean
+
+
+def test_a_layer_that_keeps_statistics_of_its_own_is_refused() -> None:
+    with pytest.raises(InputError, match=r"changes its buffer 0\.mean"):
+        two_clients(lambda: nn.Sequential(OwnNorm(), nn.Linear(5, 2)))
+
+
+def test_making_a_task_leaves_the_global_generator_alone() -> None:
+    before = torch.get_rng_state()
+    two_clients(lambda: nn.Sequential(nn.Dropout(), nn.Linear(5, 2)))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+class Shifted(nn.Linear):
+    def __init__(self) -> None:
+        super().__init__(5, 2)
+        self.running_mean = nn.Parameter(torch.zeros(5))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return super().forward(inputs + self.running_mean)
+
+
+def test_a_parameter_with_the_name_of_a_statistic_is_refused() -> None:
+    with pytest.raises(InputError, match="parameter running_mean"):
+        two_clients(Shifted)
+
+
+class InPlace(nn.Linear):
+    def forward(self, inputs: Tensor) -> Tensor:
+        inputs -= 3.0
+        return super().forward(inputs)
+
+
+def test_a_forward_in_place_leaves_the_data_as_they_are() -> None:
+    task = two_clients(lambda: InPlace(5, 2))
+    kept = [shard.inputs.clone() for shard in [*task.train, *task.test]]
+    for method in (
+        methods.FedAvg(task.model),
+        methods.IFCA(task.model, 2),
+        methods.FLoRAL(task.model, 2, routing="clustered"),
+    ):
+        train(task, method, engine="loop")
+    for shard, inputs in zip([*task.train, *task.test], kept, strict=True):
+        assert torch.equal(shard.inputs, inputs)
+
+
+class Decaying(methods.FedAvg):
+    name = "decaying"
+
+    def losses(
+        self,
+        client: Roles,
+        outputs: list[Tensor],
+        sample_loss: Callable[[Tensor], Tensor],
+        draws: object = None,
+    ) -> Tensor:
+        weight = client.shared["weight"]
+        return sample_loss(outputs[0]) + weight.square().flatten(weight.dim() - 2).sum(dim=-1)[..., None]
+
+
+def test_a_method_whose_loss_sees_a_weight_is_the_same_in_both_engines() -> None:
+    task = two_clients(lambda: nn.Linear(5, 2).double(), torch.float64)
+    method = Decaying(task.model)
+    fast, loop = (train(task, method, engine=engine) for engine in ("fast", "loop"))
+    torch.testing.assert_close(fast.state.shared, loop.state.shared, rtol=1e-9, atol=1e-9)
+
+
+def test_weights_that_underflow_leave_a_slice_as_it_is() -> None:
+    state = Roles({}, {"a": torch.tensor([[1.0], [2.0]])}, {})
+    moved = Roles({}, {"a": torch.tensor([[5.0], [6.0]])}, {})
+    mixture = torch.tensor([[1e-44, 1.0], [1e-44, 1.0]])
+    average = aggregate(state, range(2), [moved, moved], torch.tensor([3.0, 4.0]), mixture)
+    assert average.clustered["a"].flatten().tolist() == pytest.approx([1.0, 6.0])
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_accuracy_in_half_precision_is_a_share_of_the_samples(dtype: torch.dtype) -> None:
+    task = two_clients(lambda: nn.Linear(5, 2).to(dtype), dtype)
+    sizes = [len(shard) for shard in task.test]
+    for client, accuracy in enumerate(
+        train(task, methods.FedAvg(task.model)).history.evaluated[-1].client_accuracy
+    ):
+        assert accuracy * sizes[client] == pytest.approx(round(accuracy * sizes[client]), abs=1e-5)
+
+
+def test_a_client_s_model_is_of_the_method_that_was_trained() -> None:
+    task = two_clients(lambda: nn.Linear(5, 2))
+    federation = train(task, methods.Local(task.model))
+    personal_model(task, methods.Local(task.model), federation, 0)
+    with pytest.raises(InputError, match="method is 'fedavg', but what was trained has 'local'"):
+        personal_model(task, methods.FedAvg(task.model), federation, 0)
+
+
+def test_a_module_s_loss_is_checked_as_its_function_is() -> None:
+    x, y = torch.randn(9, 5), torch.randn(9)
+    with pytest.raises(InputError, match="give targets of shape"):
+        tasks.from_clients({"a": (x, y), "b": (x, y)}, model=nn.Linear(5, 1), loss=nn.MSELoss())
+
+
+def test_outputs_without_an_axis_are_refused() -> None:
+    class Squeezed(nn.Linear):
+        def forward(self, inputs: Tensor) -> Tensor:
+            return super().forward(inputs).squeeze()
+
+    x, y = torch.randn(9, 5), torch.randn(9)
+    with pytest.raises(InputError, match=r"use \.squeeze\(-1\)"):
+        tasks.from_clients({"a": (x, y)}, model=Squeezed(5, 1), loss=nn.functional.mse_loss)
+
+
+def test_a_router_of_one_s_own_is_not_saved_as_another(tmp_path: Path) -> None:
+    class Top(Router):
+        pass
+
+    model = floral_lite.Floral(nn.Linear(5, 2), rank=1, num_clusters=2, router=Top())
+    with pytest.raises(InputError, match="router is a Top"):
+        floral_lite.save(model, tmp_path / "model.safetensors")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_floral_in_half_precision_is_loaded_as_it_was_saved(tmp_path: Path, dtype: torch.dtype) -> None:
+    model = floral_lite.Floral(nn.Linear(5, 2), rank=1).to(dtype)
+    floral_lite.save(model, tmp_path / "model")
+    again = floral_lite.load(tmp_path / "model", nn.Linear(5, 2).to(dtype))
+    assert again.router_logits.dtype == dtype
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(again.state_dict()[name], tensor)
+
+
+def test_a_run_without_moments_goes_on(tmp_path: Path) -> None:
+    task = two_clients(lambda: nn.Linear(5, 2))
+    method, changes = methods.Local(task.model), {"server_optimizer": "adam", "server_learning_rate": 0.01}
+    whole = train(task, method, rounds=4, **changes)
+    for rounds in (2, 4):
+        half = train(task, method, rounds=rounds, checkpoints=tmp_path, **changes)
+    for name, tensor in whole.state.private.items():
+        assert torch.equal(half.state.private[name], tensor)
+
+
+def test_a_clipped_run_goes_on_to_the_bit(tmp_path: Path) -> None:
+    task = tasks.load("digits-rotate", num_clients=8)
+    method = methods.FLoRAL(task.model, budget=0.1)
+    whole = train(task, method, rounds=12, clip_norm=0.5)
+    for rounds in (2, 12):
+        half = train(task, method, rounds=rounds, clip_norm=0.5, checkpoints=tmp_path)
+    for one, other in zip(half.state.tensors(), whole.state.tensors(), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_numbers_of_numpy_are_kept_as_numbers(tmp_path: Path) -> None:
+    task = two_clients(lambda: nn.Linear(5, 2))
+    method = methods.FLoRAL(task.model, 2, budget=np.float32(0.1), router=Router(temperature=np.float64(2.0)))  # type: ignore[arg-type]
+    for rounds in (1, 2):
+        federation = train(task, method, rounds=rounds, checkpoints=tmp_path)
+    assert federation.history.config["budget"] == float(np.float32(0.1))
+    assert federation.history.config["router"]["temperature"] == 2
+
+
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell, self.out = nn.LSTM(1, 3, batch_first=True), nn.Linear(3, 2)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.out(self.cell(inputs[..., None])[0][:, -1])  # type: ignore[no-any-return]
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+def test_a_layer_that_vmap_does_not_know_is_told_with_the_way_out() -> None:
+    task = two_clients(Recurrent)
+    with pytest.raises(
+        InputError, match=r"Recurrent cannot run for many clients at once, use engine='loop': .*lstm"
+    ):
+        train(task, methods.FedAvg(task.model))
+    assert len(train(task, methods.FedAvg(task.model), engine="loop").history.rounds) == 2
+
+
+def test_bytes_become_the_model_s_floats() -> None:
+    images = np.random.default_rng(0).integers(0, 256, (20, 1, 4, 4), dtype=np.uint8)
+    labels = np.arange(20, dtype=np.uint16) % 2
+    model = nn.Sequential(nn.Flatten(), nn.Linear(16, 2)).double()
+    task = tasks.from_arrays(images, labels, model=model, num_clients=2)
+    assert task.train[0].inputs.dtype == torch.float64
+    assert float(task.train[0].inputs.max()) <= 1
+
+
+def test_clustered_routing_needs_a_weight_to_look_at() -> None:
+    task = two_clients(lambda: nn.Linear(5, 2))
+    task.model.get_parameter("weight").requires_grad_(False)
+    with pytest.raises(InputError, match="all of them are frozen"):
+        train(task, methods.FLoRAL(task.model, 2, routing="clustered"))
+
+
+class Scale(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.tensor(1.0))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.scale * inputs
+
+
+def test_a_number_has_an_adaptor_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(KINDS, Scale, {"scale": lambda *_: VectorAdaptor("scale", ())})
+    task = two_clients(lambda: nn.Sequential(nn.Linear(5, 2), Scale()).double(), torch.float64)
+    for method in (methods.FLoRAL(task.model, 2), methods.LocalAdaptor(task.model)):
+        assert "1.scale" in method.plan
+        fast, loop = (train(task, method, engine=engine) for engine in ("fast", "loop"))
+        for one, other in zip(fast.state.tensors(), loop.state.tensors(), strict=True):
+            torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("given", ["False", "no", 1, None])
+def test_a_switch_is_true_or_false(given: object) -> None:
+    with pytest.raises(InputError, match=r"biases is .*; it is True or False"):
+        Options(rank=1, biases=given)  # type: ignore[arg-type]
+    for method in (methods.FLoRAL, methods.LocalAdaptor):
+        with pytest.raises(InputError, match=r"precondition is .*; it is True or False"):
+            method(nn.Linear(5, 2), precondition=given)  # type: ignore[arg-type]
+
+
+def test_the_command_line_reads_python_s_words() -> None:
+    assert named({}, "--option", ["a=True", "b=False", "c=None", "d=false", "e=word"]) == {
+        "a": True,
+        "b": False,
+        "c": None,
+        "d": False,
+        "e": "word",
+    }
