@@ -121,7 +121,7 @@ def directions(gradients: Sequence[Tensor]) -> Tensor:
 
 
 def white(places: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The same columns, centred and orthonormal, as those of `directions` are."""
+    """The places, centred, with orthonormal columns as those of `directions` are."""
     orthonormal: NDArray[np.float64] = np.linalg.qr(places - places.mean(axis=0))[0]
     return orthonormal
 
@@ -129,7 +129,7 @@ def white(places: NDArray[np.float64]) -> NDArray[np.float64]:
 def unexplained(
     places: NDArray[np.float64], num_clusters: int, seed: int, starts: int
 ) -> tuple[float, NDArray[np.int32]]:
-    """The clusters of k-means, (K,), after log u: u is the share of the squares that is left within them."""
+    """Log u and the clusters (K,) of k-means; u is the share of the squares that is left within them."""
     from sklearn.cluster import KMeans
     from sklearn.exceptions import ConvergenceWarning
 

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from .adaptors import Adaptor, LowRankAdaptor
+from .adaptors.vector import mixed
 
 
 class Mixture:
@@ -64,9 +65,7 @@ class Blend:
 
     def merged(self) -> Tensor:
         """The sum, in the parameter's shape."""
-        mixture = self.mixture.to(self.models.dtype)
-        mixed = torch.einsum("...c,...cl->...l", mixture, self.models.reshape(*mixture.shape, -1))
-        return mixed.reshape((*mixture.shape[:-1], *self.models.shape[mixture.dim() :]))
+        return mixed(self.mixture, self.models)
 
 
 Choice = tuple[float, Callable[[], Tensor]]

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from .errors import require
 from .objectives import check_mixtures
-from .router import closed_form, entropy, one_hot_logits
+from .router import closed_form, entropy
 
 
 def fit_router(
@@ -195,8 +195,7 @@ def match_prototypes(features: Tensor, prototypes: Tensor) -> Tensor:
     )
     apart = features[..., None, :, None, :] - prototypes[:, None]  # (..., C, N, L, d)
     nearest = apart.square().sum(dim=-1).amin(dim=-1).mean(dim=-1)
-    logits = one_hot_logits(nearest.argmin(dim=-1), len(prototypes))
-    return logits.to(features).softmax(dim=-1)
+    return torch.nn.functional.one_hot(nearest.argmin(dim=-1), len(prototypes)).to(features)
 
 
 def _check_outputs(outputs: Tensor) -> None:

@@ -1,7 +1,7 @@
 """The objectives, from one model for all to a mixture for each: FL, PFL, CFL, MFL, MFL-WS, FML.
 
 Each is a number to minimise, made from the clients' losses f^k, their weights p(k), and parameters;
-gradients pass through. Each contains the one before it as a special case.
+gradients pass through. Where one becomes another, their docstrings say.
 """
 
 from collections.abc import Callable, Sequence

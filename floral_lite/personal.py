@@ -6,7 +6,7 @@ from dataclasses import asdict
 import torch
 from torch import nn
 
-from .errors import InputError, require
+from .errors import InputError, require, whole_number
 from .federation import Federation, Task
 from .federation.forward import running_statistics
 from .federation.record import plain
@@ -98,7 +98,10 @@ def personal_floral(task: Task, method: Method, state: Roles | Federation, clien
 def _of_client(task: Task, method: Method, state: Roles | Federation, client: int) -> Roles:
     """The client's parameters; InputError where there is no such client, or another method was trained."""
     last = task.num_clients - 1
-    require(0 <= client <= last, f"client is {client}; the task has the clients 0 to {last}")
+    require(
+        0 <= whole_number("client", client) <= last,
+        f"client is {client}; the task has the clients 0 to {last}",
+    )
     if not isinstance(state, Federation):
         return state.of_client(client)
     for name, value in plain({"method": method.name, **method.options()}).items():

@@ -26,7 +26,7 @@ class Router:
             spread, negative sharpens them.
 
     Raises:
-        InputError: a value is out of its range, or there is no such choice.
+        InputError: a value is no number, or out of its range.
 
     Source: section 'Practical Implementation', 'Learning the mixture weights'.
 
@@ -62,7 +62,7 @@ class Router:
             pi, shape (..., C), at least the floor, each row sums to 1.
 
         Raises:
-            InputError: the floor is larger than 1 / C.
+            InputError: the floor is not below 1 / C.
         """
         if draws is not None:
             router_logits = router_logits + self.noise * draws.to(router_logits)

@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from .errors import require
+from .errors import require, whole_number
 
 # A larger number of seeds is a seed given under the wrong name.
 MOST_SEEDS = 1000
@@ -33,7 +33,10 @@ def stream(seed: int, *key: str | int) -> torch.Generator:
 
 def check_seed(seed: int) -> None:
     """Raise InputError unless both NumPy and torch take the seed."""
-    require(0 <= seed < 2**63, f"seed is {seed}; it must be 0 or more, and smaller than 2**63")
+    require(
+        0 <= whole_number("seed", seed) < 2**63,
+        f"seed is {seed}; it must be 0 or more, and smaller than 2**63",
+    )
 
 
 def check_num_seeds(seeds: int) -> None:

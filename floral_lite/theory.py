@@ -101,8 +101,8 @@ def bound_terms(
         InputError: beta is out of its range.
 
     Source: appendix 'Proofs', theorem 'Convergence Rate with decreasing ||delta_c,t||_1^2'. In the section
-    'Analysis' the last three are sigma~^2 / (mu T), G^2 ||delta_0||_1^2 / (mu T^(1 + beta)) and
-    kappa G^2 H^2 / (mu T^2).
+    'Analysis' the last three are of the order of sigma~^2 / (mu T), G^2 ||delta_0||_1^2 / (mu T^(1 + beta))
+    and kappa G^2 H^2 / (mu T^2).
 
     Example:
         >>> problem = {"variance": 0.1, "second_moment": 1.0, "smoothness": 2.0}

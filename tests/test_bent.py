@@ -1,7 +1,9 @@
 """What users bend: layers, losses, methods and options of their own, in both engines."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,11 +11,12 @@ import torch
 from torch import Tensor, nn
 
 import floral_lite
-from floral_lite import InputError, Router, Settings, Task, methods, personal_model, tasks, train
+from floral_lite import InputError, Router, Settings, Task, methods, personal_model, plots, tasks, train
 from floral_lite.adaptors import KINDS, Options, VectorAdaptor
 from floral_lite.cli import named
 from floral_lite.federation import aggregate
 from floral_lite.roles import Roles
+from floral_lite.tasks import recipe
 
 
 def two_clients(model: Callable[[], nn.Module], dtype: torch.dtype = torch.float32) -> Task:
@@ -265,3 +268,34 @@ def test_the_command_line_reads_python_s_words() -> None:
         "d": False,
         "e": "word",
     }
+
+
+@pytest.mark.parametrize("given", [{"num_clients": 8.0}, {"num_clusters": 2.5}, {"seed": 1.5}, {"seed": "1"}])
+def test_a_task_s_numbers_are_whole(given: dict[str, Any]) -> None:
+    (name,) = given
+    with pytest.raises(InputError, match=f"{name} is .*whole number"):
+        tasks.load("digits-rotate", **given)
+
+
+def test_a_client_s_number_is_whole() -> None:
+    task = two_clients(lambda: nn.Linear(5, 2))
+    method = methods.Local(task.model)
+    with pytest.raises(InputError, match=r"client is 0\.5; it must be a whole number"):
+        personal_model(task, method, train(task, method), 0.5)  # type: ignore[arg-type]
+
+
+def test_a_fraction_of_a_fraction_is_what_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert 0.05 * 0.568 < 0.0284  # as floats
+    shares = []
+    monkeypatch.setattr(recipe, "num_kept", lambda size, share: shares.append(share) or size)
+    tenth = replace(tasks.TASKS["digits-rotate"], data_fraction=0.05)
+    recipe.make_tasks("one", tenth, [0], 0.568, None, None, None)
+    assert set(shares) == {0.0284}
+
+
+def test_figures_of_a_run_that_was_never_tested_say_so() -> None:
+    task = two_clients(lambda: nn.Linear(5, 2))
+    history = replace(train(task, methods.FLoRAL(task.model, 2)).history, rounds=[])
+    for draw in (plots.run_figure, plots.mixtures):
+        with pytest.raises(InputError, match="no round was evaluated yet"):
+            draw(history)

@@ -10,7 +10,7 @@ def check_budget(budget: float) -> None:
     """Raise InputError unless the budget lies in (0, 1]."""
     require(
         0 < budget <= 1,
-        f"budget is {budget}; it is an adaptor's share of the layer's parameters, in (0, 1]: try 0.01 or 0.1",
+        f"budget is {budget}; it is an adaptor's share of its weight's size, in (0, 1]: try 0.01 or 0.1",
     )
 
 

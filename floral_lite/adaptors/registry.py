@@ -5,6 +5,7 @@ An adaptor is a small frozen description with three verbs, and no tensors of its
 `delta(tensors, mixture)` is what their mixture adds to the base's parameter.
 """
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
@@ -178,9 +179,9 @@ def num_parameters(adaptors: Mapping[str, Adaptor]) -> int:
 
 def batch_nora_layers(adaptors: Mapping[str, Adaptor]) -> list[str]:
     """The names of the batch norms whose gamma and beta both have a Batch-NorA adaptor."""
-    names = [name.rpartition(".") for name, adaptor in adaptors.items() if adaptor.kind == "batch_nora"]
-    layers = [layer for layer, _, _ in names]
-    return [layer for layer, _, parameter in names if parameter == "weight" and layers.count(layer) == 2]
+    kinds = [(name.rpartition(".")[0], adaptor.kind) for name, adaptor in adaptors.items()]
+    layers = Counter(layer for layer, kind in kinds if kind == "batch_nora")
+    return [layer for layer, count in layers.items() if count == 2]
 
 
 def initialise(

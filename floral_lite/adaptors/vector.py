@@ -40,9 +40,16 @@ class VectorAdaptor:
 
     def delta(self, factors: Mapping[str, Tensor], mixture: Tensor) -> Tensor:
         """What the mixture adds to the parameter: sum_c pi_c L_c; further axes in front are clients."""
-        stack, copies = mixture.shape[:-1], factors["L"]
-        delta = torch.einsum("...c,...cl->...l", mixture.to(copies.dtype), copies.reshape(*mixture.shape, -1))
-        return delta.reshape((*stack, *self.shape))
+        return mixed(mixture, factors["L"])
+
+
+def mixed(mixture: Tensor, tensors: Tensor) -> Tensor:
+    """sum_c pi_c x_c: mixture (..., C), tensors (..., C, *S), result (..., *S)."""
+    stack = mixture.shape[:-1]
+    # S as one axis, since it may have none
+    rows = tensors.reshape(*mixture.shape, -1)
+    total = torch.einsum("...c,...cl->...l", mixture.to(tensors.dtype), rows)
+    return total.reshape((*stack, *tensors.shape[mixture.dim() :]))
 
 
 def fit_bias(layer: nn.Module, name: str, options: Options) -> VectorAdaptor | None:

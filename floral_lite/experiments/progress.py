@@ -78,7 +78,7 @@ class Progress:
 
     def waiting(self, number: int) -> None:
         """So many cells are left, all with other processes."""
-        self.bar.set_description_str(f"waiting for {number} that other processes run")
+        self.bar.set_description_str(f"waiting for {number} cells that other processes run")
 
     def draw(self) -> None:
         """Move the bar, if it is time to."""

@@ -89,13 +89,14 @@ def first_gradients(task: Task) -> tuple[list[Tensor], Tensor]:
     model = copy.deepcopy(task.model).eval()
     weights = [weight for weight in model.parameters() if weight.requires_grad and weight.dim() > 1]
     gradients = [weight.new_zeros(task.num_clients, *weight.shape) for weight in weights]
-    losses = weights[0].new_zeros(task.num_clients) if weights else torch.zeros(task.num_clients)
+    losses = weights[0].new_zeros(task.num_clients)
     for client in range(task.num_clients):
         shard = task.train[client]
         shares = sample_weights(shard, task)
         size = ROWS if shares is not None else len(shard)
         for start in range(0, len(shard), size):
             rows = slice(start, start + size)
+            # a copy, since a model may work in place
             outputs, targets = model(shard.inputs[rows].clone())[None], shard.targets[rows][None]
             part = None if shares is None else shares[rows][None].to(outputs)
             loss = client_losses(task.loss, outputs, targets, part).sum()

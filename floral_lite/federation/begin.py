@@ -21,14 +21,12 @@ class Begun(NamedTuple):
 
     Attributes:
         runs: with tasks and methods on the device.
-        firsts: the first parameters of each, which clients without a state go back to.
-        federations: each without rounds.
+        federations: each without rounds, at its first parameters.
         asked: how many rounds go to asking every client, see `asking.py`.
         answers: where clients are asked, the losses (K,) that they answer with, of each run.
     """
 
     runs: list[Run]
-    firsts: list[Roles]
     federations: list[Federation]
     asked: int
     answers: list[list[float]]
@@ -66,7 +64,7 @@ def begin(runs: Sequence[Run], settings: Settings, place: torch.device, engine: 
             "the runs have different networks, losses or augmentations: train them apart",
         )
         check_one_configuration(*federations[0][:2], *federation[:2])
-    return Begun(runs, firsts, federations, asked, answers)
+    return Begun(runs, federations, asked, answers)
 
 
 def go_on(

@@ -39,7 +39,7 @@ def evaluate_clients(
     first = members[0]
     first.task.model.eval()
     if not memory.fillable(first.task, first.method, first.state):
-        # nor can the scores of a shard's parts be put together
+        # a model whose samples meet needs its shard whole: scores of parts do not add up
         return [loop.evaluate_clients(*member[:4], settings, member.seed, number) for member in members]
     layers = chain(first.task.model)
     jobs = [

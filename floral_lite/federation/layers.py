@@ -46,8 +46,8 @@ def chain(model: nn.Module) -> Layers | None:
             return None
         layers.append((name, layer))
     for place, ((_, layer), (_, following)) in enumerate(pairwise(tuple(layers))):
-        # the largest of some numbers, cut at zero, is the largest of the numbers cut at zero: the same
-        # outputs and gradients, and ReLU has fewer numbers to see after the pooling
+        # max_i relu(x_i) = relu(max_i x_i): outputs and gradients are the same, and after the pooling ReLU
+        # has fewer numbers to see
         if type(layer) is nn.ReLU and type(following) is nn.MaxPool2d:
             layers[place : place + 2] = layers[place + 1], layers[place]
     return layers

@@ -110,7 +110,7 @@ def in_halves(work: Work[Result]) -> Work[Result]:
     ) -> Result:
         with suppress(torch.cuda.OutOfMemoryError):
             return work(members, settings, number, memory, steps)
-        # only here is what the first try had made let go of
+        # the first try's tensors are freed only now that its exception is gone
         memory.parts *= 2
         steps.forget()
         torch.cuda.empty_cache()

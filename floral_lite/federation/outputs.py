@@ -41,7 +41,6 @@ def outputs_together(
                 )(client, inputs)
         else:
             outputs = [stacked_forward(layers, parts, inputs) for parts in described]
-        precision = torch.promote_types(
-            outputs[0].dtype, torch.float32
-        )  # 1 / N in bfloat16 sums to no accuracy
+        # in bfloat16 N times 1 / N is not 1
+        precision = torch.promote_types(outputs[0].dtype, torch.float32)
         yield outputs, targets, (there.double() / sizes[:, None]).to(outputs[0].device, precision)

@@ -99,7 +99,7 @@ def check_same_shapes(old: Mapping[str, Roles], new: Mapping[str, Roles]) -> Non
         {
             key: [{name: (t.shape, t.dtype) for name, t in role.items()} for role in roles]
             for key, roles in kept.items()
-            if roles.tensors()  # of a method that averages nothing the server has no moments
+            if roles.tensors()  # a method that averages nothing leaves the server without moments
         }
         for kept in (old, new)
     )

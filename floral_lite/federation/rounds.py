@@ -101,7 +101,9 @@ def stacked_rounds(
     require(len(runs) > 0, "runs is empty; give at least one Run(task, method, seed)")
     require(engine in get_args(Engine), f"engine is {engine!r}; it is 'fast' or 'loop'")
     place = find_device(device)
-    runs, firsts, federations, asked, answers = begin(runs, settings, place, engine)
+    runs, federations, asked, answers = begin(runs, settings, place, engine)
+    # which clients without a state go back to
+    firsts = [federation.state for federation in federations]
     if resumed is not None:
         federations = go_on(federations, resumed, settings, place)
         yield federations

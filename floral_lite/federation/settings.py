@@ -89,7 +89,7 @@ class Settings:
         for name in ("learning_rate", "server_learning_rate", "clip_norm"):
             value = getattr(self, name)
             require(
-                (value is None and name == "clip_norm") or (value is not None and 0 < value < math.inf),
+                value is None or 0 < value < math.inf,
                 f"{name} is {value}; it must be positive, and finite: try 0.1",
             )
         for name in ("momentum", "server_momentum"):

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..methods import ROUTER, FLoRAL, LocalAdaptor, Method
+from ..methods import ROUTER, Method
 from ..roles import Roles
 from .batch import Batch, average, sample_losses
 from .layers import Fused, Layers, stacked_forward
@@ -14,10 +14,6 @@ from .local import ahead, descend
 from .precision import forward_pass
 from .settings import Settings
 from .task import Task
-
-# These change the gradients of low-rank factors at most, and the factors' steps know how. With any other all
-# gradients are computed before the first step is taken.
-KNOWN = (Method.precondition, FLoRAL.precondition, LocalAdaptor.precondition)
 
 
 def stacked_step(
@@ -77,13 +73,11 @@ def _gradients(
     """The losses (k,) and the gradients; None for weights that take their steps in the backward pass."""
     leaves = client.map(lambda tensor: tensor.detach().requires_grad_())
     networks = method.networks(leaves, batch.noise)
-    # never those that a penalty or a second network sees too
+    # never those that a penalty or a second network sees too; a user's own verb may use a weight, or its
+    # gradient, a second time: then all gradients are computed before the first step is taken
     untouched: list[Tensor] = []
-    kind = type(method)
-    # a user's own parts, losses or penalty may use a weight a second time
-    known = kind.precondition in KNOWN and all(
-        getattr(kind, verb).__module__.startswith("floral_lite.") for verb in ("parts", "losses", "penalty")
-    )
+    verbs = ("parts", "losses", "penalty", "precondition")
+    known = all(getattr(type(method), verb).__module__.startswith("floral_lite.") for verb in verbs)
     if known and not method.remembers_start and len(networks) == 1:
         untouched = [*leaves.shared.values(), *leaves.clustered.values()]
     fused = Fused(settings, method.preconditioned, {id(leaf) for leaf in untouched}, set())

@@ -188,7 +188,8 @@ def admitted(
         node = message.metadata.src_node_id
         try:
             check(node in asked, "it was not asked in this round")
-            check(not message.has_error(), str(message.error.reason) if message.has_error() else "")
+            if message.has_error():
+                raise BadMessage(str(message.error.reason))
             check(asked[node] not in good, "it has answered already")
             content = message.content
             kinds = [list(content.array_records), list(content.metric_records), list(content.config_records)]

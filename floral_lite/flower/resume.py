@@ -6,11 +6,11 @@ from pathlib import Path
 import torch
 
 from ..errors import require
+from ..federation.begin import go_on
 from ..federation.checkpoint import load_checkpoint
-from ..federation.record import check_same_run, check_same_shapes, new_history
+from ..federation.record import new_history
 from ..federation.runs import Federation, Run, initial_state
 from ..federation.server import first_moments
-from ..roles import Roles
 
 
 def begin(run: Run, folder: Path | str) -> Federation:
@@ -46,18 +46,6 @@ def begin(run: Run, folder: Path | str) -> Federation:
     if resumed is None:
         history.config["federation"] = secrets.token_hex(8)
         return new
-    (old,) = resumed
-    history.config["federation"] = old.history.config.get("federation")
-    check_same_run(old.history, history)
-    check_same_shapes(old.tensors(), new.tensors())
-    done = len(old.history.rounds)
-    require(
-        done <= settings.rounds,
-        f"rounds is {settings.rounds}, but {folder} has {done} already: give at least as many",
-    )
-    history.rounds.extend(old.history.rounds)
-    # a file has the names in an order of its own; Flower's wrappers go by the order of what is sent
-    state = Roles(
-        *({name: kept[name] for name in role} for kept, role in zip(old.state, averaged, strict=True))
-    )
-    return old._replace(history=history, state=state)
+    history.config["federation"] = resumed[0].history.config.get("federation")
+    (federation,) = go_on([new], resumed, settings, torch.device("cpu"))
+    return federation

@@ -1,6 +1,5 @@
 """What a reader of the laboratory has chosen, and what it comes to for the package's functions."""
 
-import inspect
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,7 +62,7 @@ class Choices:
             >>> Choices().method_options("ensemble")
             {'num_clusters': 4, 'routing': 'learned'}
         """
-        known = inspect.signature(methods.METHODS[name]).parameters
+        known = methods.option_names(name)
         names = ("num_clusters", "budget", "routing", "precondition")
         return {option: getattr(self, option) for option in names if option in known}
 

@@ -7,7 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from ..adaptors import Adaptor, Statistics, batch_nora_layers
+from ..adaptors import Adaptor, Statistics, batch_nora_layers, factors_of
 from ..factored import Blend, Mixture
 from ..roles import Roles, is_statistic
 
@@ -36,6 +36,32 @@ def base_parameter(model: nn.Module, client: Roles, name: str, stack: torch.Size
         return client.shared[name]
     own = model.get_parameter(name).detach()
     return own.expand(*stack, *own.shape)
+
+
+def adapted(
+    model: nn.Module,
+    plan: Mapping[str, Adaptor],
+    client: Roles,
+    factors: Mapping[str, Tensor],
+    mixture: Tensor,
+) -> dict[str, Part]:
+    """The base with a mixture of adaptors on the parameters of the plan: u + sum_c pi_c a_c.
+
+    Args:
+        model: the base.
+        plan: its adaptors.
+        client: its parameters, or those of a stack.
+        factors: the adaptors' tensors by name ("0.weight.U"), each (..., C, *S).
+        mixture: pi, shape (..., C).
+    """
+    stack = mixture.shape[:-1]
+    mixtures: dict[str, Part] = {
+        name: Mixture(
+            base_parameter(model, client, name, stack), adaptor, factors_of(name, adaptor, factors), mixture
+        )
+        for name, adaptor in plan.items()
+    }
+    return {**client.shared, **mixtures}
 
 
 def like_their_parameters(model: nn.Module, factors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -45,8 +45,9 @@ class FedEM(MFL):
         draws: Tensor | None = None,
     ) -> Tensor:
         """-log sum_c pi_c exp(-l_c)."""
-        mixture = self.router.mixture(client.private[ROUTER], draws)[..., None]
-        each = side_by_side(mixture[..., 0], [sample_loss(output) for output in outputs])
-        # log 0 has an infinite slope
-        weighed = mixture.masked_fill(mixture == 0, 1).log() - each
-        return -torch.logsumexp(weighed.masked_fill(mixture == 0, -torch.inf), dim=-2)
+        mixture = self.router.mixture(client.private[ROUTER], draws)
+        each = side_by_side(mixture, [sample_loss(output) for output in outputs])  # l_c, (..., C, B)
+        weights = mixture[..., None]
+        # log pi_c - l_c, and -inf where pi_c = 0; log 0 itself would have an infinite slope
+        weighed = weights.masked_fill(weights == 0, 1).log() - each
+        return -torch.logsumexp(weighed.masked_fill(weights == 0, -torch.inf), dim=-2)

@@ -9,7 +9,6 @@ from torch import Tensor, nn
 from .. import adaptors
 from ..adaptors import Convolution, Initialisation, Norms, Options, Statistics
 from ..errors import require
-from ..factored import Mixture
 from ..precondition import precondition
 from ..roles import Roles
 from ..router import Router
@@ -17,7 +16,7 @@ from ..seeds import stream
 from .base import (
     ROUTER,
     Part,
-    base_parameter,
+    adapted,
     like_their_parameters,
     local_statistics,
     own_statistics,
@@ -84,34 +83,16 @@ class FLoRAL(Routed):
     def parts(self, client: Roles, draws: Tensor | None = None) -> dict[str, Part]:
         """w^k = u + sum_c pi_c^k a_c."""
         mixture = self.router.mixture(client.private[ROUTER], draws)
-        mixtures: dict[str, Part] = {
-            name: Mixture(
-                base_parameter(self.model, client, name, mixture.shape[:-1]),
-                adaptor,
-                adaptors.factors_of(name, adaptor, client.clustered),
-                mixture,
-            )
-            for name, adaptor in self.plan.items()
-        }
-        return {**client.shared, **mixtures}
+        return adapted(self.model, self.plan, client, client.clustered, mixture)
 
     def models(self, client: Roles) -> list[dict[str, Part]]:
-        """U + a_c for each c."""
+        """The models u + a_c, one a cluster."""
         axis = client.private[ROUTER].dim() - 1
         whole = torch.ones_like(client.private[ROUTER].narrow(axis, 0, 1))
         models = []
         for c in range(self.num_clusters):
             own = {name: tensor.narrow(axis, c, 1) for name, tensor in client.clustered.items()}
-            adapted: dict[str, Part] = {
-                name: Mixture(
-                    base_parameter(self.model, client, name, whole.shape[:-1]),
-                    adaptor,
-                    adaptors.factors_of(name, adaptor, own),
-                    whole,
-                )
-                for name, adaptor in self.plan.items()
-            }
-            models.append({**client.shared, **adapted})
+            models.append(adapted(self.model, self.plan, client, own, whole))
         return models
 
     def local_statistics(self, client: Roles) -> dict[str, Statistics]:

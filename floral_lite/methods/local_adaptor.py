@@ -7,14 +7,13 @@ from torch import Tensor, nn
 from .. import adaptors
 from ..adaptors import Convolution, Initialisation, Norms, Options, Statistics
 from ..errors import require
-from ..factored import Mixture
 from ..precondition import precondition
 from ..roles import Roles
 from ..seeds import stream
 from .base import (
     Method,
     Part,
-    base_parameter,
+    adapted,
     like_their_parameters,
     local_statistics,
     own_statistics,
@@ -69,14 +68,11 @@ class LocalAdaptor(Method):
 
     def parts(self, client: Roles, draws: Tensor | None = None) -> dict[str, Part]:
         """w^k = u + a^k: a mixture of one."""
-        parts: dict[str, Part] = dict(client.shared)
-        for name, adaptor in self.plan.items():
-            factors = adaptors.factors_of(name, adaptor, client.private)
-            factor, shape = next(iter(adaptor.shapes.items()))
-            mixture = factors[factor].new_ones(factors[factor].shape[: factors[factor].dim() - len(shape)])
-            base = base_parameter(self.model, client, name, mixture.shape[:-1])
-            parts[name] = Mixture(base, adaptor, factors, mixture)
-        return parts
+        (name, adaptor), *_ = self.plan.items()
+        (factor, shape), *_ = adaptor.shapes.items()
+        first = client.private[f"{name}.{factor}"]  # (..., 1, *shape)
+        mixture = first.new_ones(first.shape[: first.dim() - len(shape)])
+        return adapted(self.model, self.plan, client, client.private, mixture)
 
     def local_statistics(self, client: Roles) -> dict[str, Statistics]:
         """Those that the client keeps for its Batch-NorA adaptors."""

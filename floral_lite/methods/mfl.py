@@ -70,7 +70,7 @@ class MFL(MixedLosses, Ensemble):
     Raises:
         InputError: an argument is out of range.
 
-    Source: section 'Preliminaries', objective (MFL).
+    Source: section 'Federated Learning', objective (MFL).
     """
 
     name = "mfl"
@@ -110,7 +110,7 @@ class MFLWS(MixedLosses, FLoRAL):
     Raises:
         InputError: an argument is out of range, or the model has nothing to adapt.
 
-    Source: section 'Preliminaries', objective (MFL-WS).
+    Source: section 'Federated Learning', objective (MFL-WS).
     """
 
     name = "mfl-ws"
@@ -122,5 +122,5 @@ class MFLWS(MixedLosses, FLoRAL):
         return super().initialise(clusters, seed)
 
     def networks(self, client: Roles, draws: Tensor | None = None) -> list[dict[str, Part]]:
-        """U + a_c for each c."""
+        """The models u + a_c, one a cluster."""
         return self.models(client)

@@ -97,7 +97,7 @@ def mixtures(
         InputError: one of the rounds was not evaluated.
     """
     if rounds is None:
-        chosen = history.evaluated[-1:]
+        chosen = [history.last_evaluated]
     else:
         known = {entry.round: entry for entry in history.evaluated}
         for number in rounds:
@@ -115,7 +115,8 @@ def mixtures(
 
 def run_figure(history: History) -> Picture:
     """One run at a glance: accuracy (or loss) over the rounds, and the mixtures at its end."""
-    accuracy = history.evaluated[-1].test_accuracy is not None
+    last = history.last_evaluated
+    accuracy = last.test_accuracy is not None
     series = history.frame()["test_accuracy" if accuracy else "test_loss"].dropna()
     made, axes = figure(1, 2, 8.0, 3.4)
     curve, matrix = axes[0]
@@ -123,7 +124,7 @@ def run_figure(history: History) -> Picture:
     curve.set(xlabel="communication round", ylabel="test accuracy (%)" if accuracy else "test loss")
     if accuracy:
         curve.set_ylim(0, 100)
-    shown = draw_mixture(matrix, np.asarray(history.evaluated[-1].mixture), history.clusters)
+    shown = draw_mixture(matrix, np.asarray(last.mixture), history.clusters)
     matrix.set_ylabel("clients, by true cluster")
     colour_bar(made, shown, [matrix], MIXTURE_WEIGHT)
     return made

@@ -10,7 +10,7 @@ from .style import COLOURS, GREY, MARKERS, Picture, bare, colour_bar, figure
 
 
 def matrices(rows: Sequence[Mapping[str, npt.ArrayLike]], limit: float) -> Picture:
-    """Matrices as colours, by title, so many rows of them: purple is negative, orange positive.
+    """Rows of matrices as colours, each with its title: purple is negative, orange positive.
 
     Args:
         rows: as many in each, all of one shape (m, n).

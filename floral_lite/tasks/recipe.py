@@ -7,7 +7,8 @@ from pathlib import Path
 from torch import Tensor, nn
 
 from ..data import check_data_fraction, diagonal_clusters, num_kept
-from ..errors import require
+from ..decimals import as_written
+from ..errors import require, whole_number
 from ..federation import Settings, Shard, Task
 from ..federation.clients import size
 from ..federation.pool import Pool
@@ -54,8 +55,8 @@ def make_tasks(
     data: Path | str | None,
 ) -> list[Task]:
     """A recipe's task for each seed; arguments and errors as in `tasks.load`."""
-    num_clients = recipe.num_clients if num_clients is None else num_clients
-    num_clusters = recipe.num_clusters if num_clusters is None else num_clusters
+    num_clients = recipe.num_clients if num_clients is None else whole_number("num_clients", num_clients)
+    num_clusters = recipe.num_clusters if num_clusters is None else whole_number("num_clusters", num_clusters)
     check_data_fraction(data_fraction)
     require(num_clients >= 1, f"num_clients is {num_clients}; a federation needs at least 1")
     require(
@@ -64,7 +65,8 @@ def make_tasks(
     )
     clusters = diagonal_clusters(num_clients, num_clusters)
     make = recipe.prepare(data)
-    share = recipe.data_fraction * data_fraction
+    # as fractions: the product of two floats may fall just below what is written
+    share = float(as_written(recipe.data_fraction) * as_written(data_fraction))
     tasks = []
     for seed in seeds:
         model, train, test = make(clusters, num_clusters, seed)
