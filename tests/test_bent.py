@@ -233,12 +233,28 @@ def test_clustered_routing_needs_a_weight_to_look_at() -> None:
 
 
 class Scale(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self, *shape: int) -> None:
         super().__init__()
-        self.scale = nn.Parameter(torch.tensor(1.0))
+        self.scale = nn.Parameter(torch.ones(shape))
 
     def forward(self, inputs: Tensor) -> Tensor:
         return self.scale * inputs
+
+
+@pytest.mark.parametrize("method", [methods.Ensemble, methods.IFCA, methods.FedEM])
+def test_models_that_differ_in_some_of_their_weights_make_an_ensemble(
+    method: type[methods.Ensemble],
+) -> None:
+    task = two_clients(lambda: nn.Sequential(Scale(1, 5), nn.Linear(5, 2)))
+    state = train(task, method(task.model, 2)).state.clustered
+    assert not torch.equal(*state["1.weight"])
+
+
+def test_models_that_would_stay_alike_are_refused() -> None:
+    task = two_clients(lambda: nn.Sequential(Scale(1, 5), nn.LayerNorm(5)))
+    methods.Ensemble(task.model, 1).initialise(task.clusters, seed=0)
+    with pytest.raises(InputError, match=r"start alike.*reset_parameters"):
+        train(task, methods.Ensemble(task.model, 2))
 
 
 def test_a_number_has_an_adaptor_too(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -58,13 +58,13 @@ class Ensemble(Routed):
         """C models, and routers uniform or one-hot."""
         models = [self.model, *(reinitialised(self.model, seed, c) for c in range(1, self.num_clusters))]
         copies = [trainable(model) for model in models]
-        for name, parameter in copies[0].items():
-            require(
-                self.num_clusters == 1 or parameter.dim() < 2 or not torch.equal(parameter, copies[1][name]),
-                f"{name} starts alike in all models of the ensemble, which would stay alike: give its layer "
-                "a method reset_parameters(), which draws it anew",
-            )
-        clustered = {name: torch.stack([copy[name].detach() for copy in copies]) for name in copies[0]}
+        first, *others = copies
+        require(
+            not others or any(not torch.equal(first[name], others[0][name]) for name in first),
+            "all models of the ensemble start alike, and would stay alike: give the model's layers a method "
+            "reset_parameters(), which draws their parameters anew",
+        )
+        clustered = {name: torch.stack([copy[name].detach() for copy in copies]) for name in first}
         logits = self.first_routers(clusters)
         return Roles({}, clustered, {ROUTER: logits.to(next(iter(clustered.values())))})
 
