@@ -16,6 +16,7 @@ from .centering import center
 from .errors import require
 from .factored import Mixture
 from .mixing import Mixing, Route
+from .names import joined
 from .objectives import check_simplex
 from .router import Router, uniform_logits
 
@@ -177,9 +178,7 @@ class Floral(nn.Module):
         }
         own = dict(self.statistics.named_buffers())
         statistics = {
-            f"{layer}.weight".lstrip("."): Statistics(
-                own[f"{layer}.mean".lstrip(".")], own[f"{layer}.variance".lstrip(".")]
-            )
+            joined(layer, "weight"): Statistics(own[joined(layer, "mean")], own[joined(layer, "variance")])
             for layer in adaptors.batch_nora_layers(self.plan)
         }
         with Mixing(mixtures, statistics, self.mixing) as mixing:

@@ -13,6 +13,7 @@ from .federation.record import plain
 from .floral import Floral
 from .methods import ROUTER, FLoRAL, Method
 from .methods.mfl import MFLWS
+from .names import joined
 from .roles import Roles, is_statistic
 
 
@@ -89,7 +90,7 @@ def personal_floral(task: Task, method: Method, state: Roles | Federation, clien
         tensor.copy_(own.clustered[name])
     for name, tensor in model.statistics.named_buffers():
         layer, _, which = name.rpartition(".")
-        tensor.copy_(own.private[f"{layer}.local_{which}".lstrip(".")])
+        tensor.copy_(own.private[joined(layer, f"local_{which}")])
     model.router_logits.copy_(own.private[ROUTER])
     _copy_statistics(base, own, num_networks=1)
     return model

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from ..errors import InputError, require, whole_number
+from ..names import joined
 from .conv import fit_conv
 from .embedding import fit_embedding
 from .linear import fit_linear
@@ -97,7 +98,7 @@ def plan(model: nn.Module, options: Options) -> dict[str, Adaptor]:
     adaptors: dict[str, Adaptor] = {}
     for layer_name, layer in model.named_modules():
         for parameter_name, fit in _kinds_of(layer).items():
-            name = f"{layer_name}.{parameter_name}".lstrip(".")
+            name = joined(layer_name, parameter_name)
             if _is_adaptable(layer, parameter_name, name, owners, all_frozen):
                 try:
                     adaptor = fit(layer, parameter_name, options)
@@ -129,7 +130,7 @@ def _owners(model: nn.Module) -> dict[int, list[str]]:
     owners: dict[int, list[str]] = {}
     for layer_name, layer in model.named_modules():
         for name, parameter in layer.named_parameters(recurse=False, remove_duplicate=False):
-            owners.setdefault(id(parameter), []).append(f"{layer_name}.{name}".lstrip("."))
+            owners.setdefault(id(parameter), []).append(joined(layer_name, name))
     return owners
 
 

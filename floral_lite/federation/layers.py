@@ -18,6 +18,7 @@ from ..dropout import keep, next_key
 from ..factored import Blend
 from ..methods import Part
 from ..models import HeConv2d, Normalise
+from ..names import joined
 from . import patches
 from .beside import SteppingBeside, beside, in_memory_side_by_side, side_by_side
 from .settings import Settings
@@ -233,7 +234,7 @@ def stacked_forward(
 
     def part(name: str, layer: nn.Module, which: str) -> Part | None:
         """What the method made of a parameter; the model's own where it is frozen."""
-        made = parts.get(f"{name}.{which}".lstrip("."))
+        made = parts.get(joined(name, which))
         own = getattr(layer, which)
         return own.expand(num_clients, *own.shape) if made is None and own is not None else made
 

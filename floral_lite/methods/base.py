@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from ..adaptors import Adaptor, Statistics, batch_nora_layers, factors_of
 from ..factored import Blend, Mixture
+from ..names import joined
 from ..roles import Roles, is_statistic
 
 # What a method makes of one of the model's parameters: a tensor, or what is still to be added up.
@@ -72,9 +73,7 @@ def like_their_parameters(model: nn.Module, factors: Mapping[str, Tensor]) -> di
 def own_statistics(model: nn.Module, plan: Mapping[str, Adaptor], num_clients: int) -> dict[str, Tensor]:
     """For each batch norm under Batch-NorA the statistics that every client starts with, each (K, d)."""
     return {
-        f"{layer}.{own}".lstrip("."): model.get_buffer(f"{layer}.{running}".lstrip(".")).expand(
-            num_clients, -1
-        )
+        joined(layer, own): model.get_buffer(joined(layer, running)).expand(num_clients, -1)
         for layer in batch_nora_layers(plan)
         for own, running in (("local_mean", "running_mean"), ("local_variance", "running_var"))
     }
@@ -82,12 +81,11 @@ def own_statistics(model: nn.Module, plan: Mapping[str, Adaptor], num_clients: i
 
 def local_statistics(plan: Mapping[str, Adaptor], client: Roles) -> dict[str, Statistics]:
     """Those of one client, by the name of each layer's gamma."""
-    names = [f"{layer}.".lstrip(".") for layer in batch_nora_layers(plan)]
     return {
-        f"{layer}weight": Statistics(
-            client.private[f"{layer}local_mean"], client.private[f"{layer}local_variance"]
+        joined(layer, "weight"): Statistics(
+            client.private[joined(layer, "local_mean")], client.private[joined(layer, "local_variance")]
         )
-        for layer in names
+        for layer in batch_nora_layers(plan)
     }
 
 

@@ -4,6 +4,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 
 from ..errors import require
+from ..names import joined
 from .base import trainable
 from .partly_private import PartlyPrivate
 
@@ -34,7 +35,7 @@ class FedBN(PartlyPrivate):
         """Find the norms' parameters."""
         parameters = trainable(model)
         private = {
-            f"{layer}.{own}".lstrip(".")
+            joined(layer, own)
             for layer, module in model.named_modules()
             if isinstance(module, NORMS)
             for own, _ in module.named_parameters()

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from torch import nn
 
 from ..errors import require
+from ..names import joined
 from .base import trainable
 from .partly_private import PartlyPrivate
 
@@ -44,8 +45,7 @@ class FedPer(PartlyPrivate):
         self.head = [head] if isinstance(head, str) else list(head)
         # a model that is one layer has parameters without a prefix
         inside = {
-            layer: {name for name in parameters if name.startswith(f"{layer}.".lstrip("."))}
-            for layer in self.head
+            layer: {name for name in parameters if name.startswith(joined(layer, ""))} for layer in self.head
         }
         for layer, names in inside.items():
             require(
