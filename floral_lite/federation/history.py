@@ -102,16 +102,6 @@ class History:
         frame.index.name = "client"
         return frame
 
-    def summary(self) -> pd.Series:
-        """The numbers of the last evaluated round, and what the run cost; see `report.summary`.
-
-        Raises:
-            InputError: no round was evaluated yet.
-        """
-        from ..report import summary
-
-        return summary(self)
-
     def save(self, path: Path | str, replace: bool = False) -> None:
         """Write the history as JSON, completely or not at all.
 
