@@ -8,6 +8,7 @@ from torch import Tensor
 
 from .adaptors import Adaptor, LowRankAdaptor, factors_of
 from .errors import require
+from .objectives import check_simplex
 
 
 class Centered(NamedTuple):
@@ -62,11 +63,10 @@ def center(
     if probability is None:
         probability = torch.full((num_clusters,), 1 / num_clusters, dtype=torch.float64)
     require(
-        probability.shape == (num_clusters,)
-        and bool((probability >= 0).all())
-        and abs(float(probability.sum()) - 1) < 1e-4,
-        f"probability is {probability.tolist()}; it must be {num_clusters} weights >= 0 with sum 1",
+        probability.shape == (num_clusters,),
+        f"probability has the shape {tuple(probability.shape)}; give p(c) of each of {num_clusters} adaptors",
     )
+    check_simplex("probability", probability)
     result = Centered(dict(base), dict(clustered), {})
     for name, adaptor in adaptors.items():
         factors = factors_of(name, adaptor, clustered)
