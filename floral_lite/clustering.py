@@ -28,12 +28,10 @@ class Found(NamedTuple):
     Attributes:
         clusters: of each client, integers in [0, C), shape (K,).
         effect: how far they stand out from what k-means finds in noise; see `find_clusters`.
-        num_directions: in how many directions they were found.
     """
 
     clusters: Tensor
     effect: float
-    num_directions: int
 
     @property
     def stands_out(self) -> bool:
@@ -89,7 +87,7 @@ def find_clusters(gradients: Sequence[Tensor], num_clusters: int, seed: int = 0)
         ]
         effect = float((np.mean(noise) - left) / (np.std(noise) * math.sqrt(num_clients)))
         if best is None or effect > best.effect:
-            best = Found(torch.from_numpy(clusters).long(), effect, d)
+            best = Found(torch.from_numpy(clusters).long(), effect)
     return best
 
 

@@ -250,7 +250,7 @@ def test_a_client_in_a_wrong_cluster_leaves_it(monkeypatch: pytest.MonkeyPatch) 
     task = two_kinds(rounds=40, evaluate_every=40, participation=1.0)
     wrong = task.clusters.clone()
     wrong[3] = 1 - wrong[3]
-    monkeypatch.setattr(asking, "find_clusters", lambda *_: Found(wrong, effect=9.0, num_directions=1))
+    monkeypatch.setattr(asking, "find_clusters", lambda *_: Found(wrong, effect=9.0))
     method = methods.FLoRAL(task.model, num_clusters=2, rank=1, routing="clustered")
     mixture = torch.tensor(train(task, method).history.rounds[-1].mixture)
     assert torch.equal(mixture.argmax(dim=1), task.clusters)

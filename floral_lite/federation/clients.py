@@ -11,7 +11,7 @@ from .shards import Changes, Population, Shard
 
 def size(shards: Sequence[Shard], client: int) -> int:
     """N^k, how many samples a client has; a population must make them to tell."""
-    return shards.size(client) if isinstance(shards, Pool) else len(shards[client])
+    return shards.sizes[client] if isinstance(shards, Pool) else len(shards[client])
 
 
 def known(shards: Sequence[Shard]) -> range:

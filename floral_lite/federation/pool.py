@@ -93,10 +93,6 @@ class Pool(MadeShards):
         """Where each client's rows begin."""
         return [0, *accumulate(self.sizes[:-1])]
 
-    def size(self, client: int) -> int:
-        """N^k, without making the shard."""
-        return self.sizes[client]
-
     def make_shard(self, client: int) -> Shard:
         """All samples of a client, as its cluster sees them."""
         rows = torch.arange(self.sizes[client], device=self.rows.device)
