@@ -52,6 +52,11 @@ class Roles(NamedTuple):
         remaining = iter(tensors)
         return self.map(lambda _: next(remaining))
 
+    def copy_(self, other: Roles) -> None:
+        """Write another's numbers into these tensors."""
+        for tensor, numbers in zip(self.tensors(), other.tensors(), strict=True):
+            tensor.copy_(numbers)
+
 
 def num_bytes(tensors: dict[str, Tensor]) -> int:
     """The size of named tensors on the wire, in bytes.

@@ -44,7 +44,12 @@ class VectorAdaptor:
 
 
 def mixed(mixture: Tensor, tensors: Tensor) -> Tensor:
-    """sum_c pi_c x_c: mixture (..., C), tensors (..., C, *S), result (..., *S)."""
+    """sum_c pi_c x_c: mixture (..., C), tensors (..., C, *S), result (..., *S).
+
+    Example:
+        >>> mixed(torch.tensor([0.25, 0.75]), torch.tensor([[4.0, 0.0], [0.0, 4.0]]))
+        tensor([1., 3.])
+    """
     stack = mixture.shape[:-1]
     # S as one axis, since it may have none
     rows = tensors.reshape(*mixture.shape, -1)

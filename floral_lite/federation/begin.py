@@ -32,7 +32,7 @@ class Begun(NamedTuple):
     answers: list[list[float]]
 
 
-def begin(runs: Sequence[Run], settings: Settings, place: torch.device, engine: str) -> Begun:
+def begin(runs: Sequence[Run], settings: Settings, device: torch.device, engine: str) -> Begun:
     """Check the runs, bring them to the device, and ask the clients where the method does.
 
     Raises:
@@ -41,8 +41,8 @@ def begin(runs: Sequence[Run], settings: Settings, place: torch.device, engine: 
     for run in runs:
         check_run(run)
     moved: dict[torch.Tensor, torch.Tensor] = {}
-    runs = [run._replace(task=run.task.to(place, moved)) for run in runs]
-    firsts = [initial_state(run, settings, place) for run in runs]
+    runs = [run._replace(task=run.task.to(device, moved)) for run in runs]
+    firsts = [initial_state(run, settings, device) for run in runs]
     runs = [run._replace(method=on_model(run.method, run.task.model)) for run in runs]
     asked = asked_rounds(runs[0].task, runs[0].method, settings)
     answers = []
@@ -51,7 +51,7 @@ def begin(runs: Sequence[Run], settings: Settings, place: torch.device, engine: 
         answers.append(losses.tolist())
     federations = [
         Federation(
-            new_history(run.task, run.method, first, settings, run.seed, place, engine),
+            new_history(run.task, run.method, first, settings, run.seed, device, engine),
             first,
             first_moments(first, settings),
         )
@@ -68,7 +68,7 @@ def begin(runs: Sequence[Run], settings: Settings, place: torch.device, engine: 
 
 
 def go_on(
-    fresh: Sequence[Federation], resumed: Sequence[Federation], settings: Settings, place: torch.device
+    fresh: Sequence[Federation], resumed: Sequence[Federation], settings: Settings, device: torch.device
 ) -> list[Federation]:
     """The interrupted runs, on the device, with the configuration of the fresh ones.
 
@@ -94,11 +94,11 @@ def go_on(
             # in the new state's order, which no file keeps: then a clip's norm is the same sum
             Roles(
                 *(
-                    {name: role[name].to(place) for name in like}
+                    {name: role[name].to(device) for name in like}
                     for role, like in zip(old.state, new.state, strict=True)
                 )
             ),
-            {name: moment.map(lambda tensor: tensor.to(place)) for name, moment in old.moments.items()},
+            {name: moment.map(lambda tensor: tensor.to(device)) for name, moment in old.moments.items()},
         )
         for old, new in zip(resumed, fresh, strict=True)
     ]

@@ -142,7 +142,7 @@ def train_together(
     client = client._replace(clustered=client.clustered | factors)
     velocity = client.map(torch.zeros_like) if settings.momentum else Roles({}, {}, {})
     start = start if method.remembers_start else Roles({}, {}, {})
-    client, velocity, start = steps.place(client, velocity, start)
+    client, velocity, start = steps.fixed(client, velocity, start)
     step: Step = partial(vmapped_step, task, method, settings)
     if layers is not None:
         step = partial(stacked_step, task, method, layers, settings)

@@ -79,7 +79,7 @@ def adapt_together(
         for chunk in engine.chunks(adapting[0], jobs, settings, memory):
             trained, _ = engine.train_together(adapting, chunk, settings, number + 1, steps, memory)
             done += chunk
-            stacks.append(trained.map(torch.clone))  # the next chunk may have the same place
+            stacks.append(trained.map(torch.clone))  # the next chunk may take the same memory
     members[0].task.model.eval()
     places = {job: place for place, job in enumerate(done)}
     everyone = stacks[0].with_tensors(

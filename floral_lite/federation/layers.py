@@ -200,8 +200,8 @@ def convolution(layer: nn.Conv2d, inputs: Tensor, weight: Tensor, bias: Tensor |
         outputs = run(inputs.flatten(0, 1), weight[0], None, layer.groups)
         outputs = outputs.reshape(num_clients, batch, *outputs.shape[1:])
     else:
-        side_by_side = inputs.transpose(0, 1).flatten(1, 2)
-        outputs = run(side_by_side, weight.flatten(0, 1), None, num_clients * layer.groups)
+        as_channels = inputs.transpose(0, 1).flatten(1, 2)
+        outputs = run(as_channels, weight.flatten(0, 1), None, num_clients * layer.groups)
         outputs = outputs.reshape(batch, num_clients, -1, *outputs.shape[2:]).transpose(0, 1)
     return outputs if bias is None else outputs + bias[:, None, :, None, None]
 

@@ -2,7 +2,7 @@
 
 A step of a small network is some hundred short kernels, and launching them from Python takes longer
 than running them. A CUDA graph launches all of them at once. It always reads and writes the same
-memory, so the clients' parameters and the batch have fixed places, into which new values are copied.
+memory, so the clients' parameters and the batch stay where they are, and new values are copied there.
 """
 
 import logging
@@ -41,27 +41,27 @@ class Steps:
 
     def __init__(self, record: Callable[[Step, Roles, Roles, Batch, Roles], Recorded] | None) -> None:
         self.record = record
-        self._places: dict[tuple[Any, ...], tuple[Roles, Roles, Roles]] = {}
+        self._fixed: dict[tuple[Any, ...], tuple[Roles, Roles, Roles]] = {}
         self._recorded: dict[tuple[Any, ...], Recorded] = {}
 
-    def place(self, client: Roles, velocity: Roles, start: Roles) -> tuple[Roles, Roles, Roles]:
-        """The same values where recorded steps find them: a stack of the same shape has the same place."""
+    def fixed(self, client: Roles, velocity: Roles, start: Roles) -> tuple[Roles, Roles, Roles]:
+        """The same values where recorded steps find them: stacks of the same shape take the same memory."""
         if self.record is None:
             return client, velocity, start
         given = client, velocity, start.map(torch.clone)
         shapes = _shapes([tensor for roles in given for tensor in roles.tensors()])
-        place = self._places.setdefault(shapes, given)
-        for fixed, values in zip(place, given, strict=True):
-            _copy(fixed, values)
-        return place
+        fixed = self._fixed.setdefault(shapes, given)
+        for roles, values in zip(fixed, given, strict=True):
+            roles.copy_(values)
+        return fixed
 
     def forget(self) -> None:
         """Free the memory of all that is recorded."""
-        self._places.clear()
+        self._fixed.clear()
         self._recorded.clear()
 
     def run(self, step: Step, client: Roles, velocity: Roles, batch: Batch, start: Roles) -> Tensor:
-        """A local step of a stack of clients that `place` returned, or of the first ones of it."""
+        """A local step of a stack of clients that `fixed` returned, or of the first ones of it."""
         if self.record is None:
             return step(client, velocity, batch, start)
         key = (
@@ -104,15 +104,9 @@ def record_on_cuda(step: Step, client: Roles, velocity: Roles, batch: Batch, sta
             losses = step(client, velocity, fixed, start)
     finally:
         for parameters, values in zip((client, velocity), before, strict=True):
-            _copy(parameters, values)
+            parameters.copy_(values)
     return Recorded(fixed, graph.replay, losses)
 
 
 def _shapes(tensors: list[Tensor]) -> tuple[Any, ...]:
     return tuple((tuple(tensor.shape), tensor.dtype) for tensor in tensors)
-
-
-def _copy(to: Roles, given: Roles) -> None:
-    for tensor, values in zip(to.tensors(), given.tensors(), strict=True):
-        if tensor is not values:
-            tensor.copy_(values)

@@ -100,16 +100,16 @@ def stacked_rounds(
     """
     require(len(runs) > 0, "runs is empty; give at least one Run(task, method, seed)")
     require(engine in get_args(Engine), f"engine is {engine!r}; it is 'fast' or 'loop'")
-    place = find_device(device)
-    runs, federations, asked, answers = begin(runs, settings, place, engine)
+    device = find_device(device)
+    runs, federations, asked, answers = begin(runs, settings, device, engine)
     # which clients without a state go back to
     firsts = [federation.state for federation in federations]
     if resumed is not None:
-        federations = go_on(federations, resumed, settings, place)
+        federations = go_on(federations, resumed, settings, device)
         yield federations
-    memory = Memory(max_memory, place)
+    memory = Memory(max_memory, device)
     # a recorded step has a model's frozen parameters in it, so that those who share a stack share the steps
-    record = record_on_cuda if place.type == "cuda" else None
+    record = record_on_cuda if device.type == "cuda" else None
     stacks = [(some, Steps(record), Steps(record)) for some in stacks_of(runs)]
     for number in range(len(federations[0].history.rounds) + 1, settings.rounds + 1):
         began = time.perf_counter()
@@ -117,7 +117,7 @@ def stacked_rounds(
             Member(run.task, run.method, federation.state, first, run.seed)
             for run, federation, first in zip(runs, federations, firsts, strict=True)
         ]
-        with own_generators(runs[0].seed, number, place), arithmetic(settings.precision):
+        with own_generators(runs[0].seed, number, device), arithmetic(settings.precision):
             if number <= asked:  # some clients have sent a gradient, and nothing has been trained
                 results = [
                     (member.state, {client: told[client] for client in range(number - 1, len(told), asked)})
@@ -148,7 +148,7 @@ def stacked_rounds(
                 member._replace(state=federation.state)
                 for member, federation in zip(members, federations, strict=True)
             ]
-            with own_generators(runs[0].seed, number + 1, place), arithmetic("float32"):
+            with own_generators(runs[0].seed, number + 1, device), arithmetic("float32"):
                 if engine == "fast":
                     scores = [
                         one
@@ -173,14 +173,14 @@ def stacked_rounds(
 
 
 @contextmanager
-def own_generators(seed: int, number: int, place: torch.device) -> Iterator[None]:
+def own_generators(seed: int, number: int, device: torch.device) -> Iterator[None]:
     """While it is entered, torch's own generators give what a round has for layers that draw by themselves.
 
     (All but dropout.) They are as before afterwards.
     """
-    on_cuda = place.type == "cuda"
-    generators = torch.random.fork_rng(devices=[place] if on_cuda else [])
-    with generators, torch.cuda.device(place) if on_cuda else nullcontext():
+    on_cuda = device.type == "cuda"
+    generators = torch.random.fork_rng(devices=[device] if on_cuda else [])
+    with generators, torch.cuda.device(device) if on_cuda else nullcontext():
         begin = stream(seed, "layers", number).initial_seed()
         torch.default_generator.manual_seed(begin)
         if on_cuda:

@@ -53,10 +53,9 @@ def stacked_step(
             _descend(method, client, client.with_tensors(gradients), settings)
         else:
             steps = torch.vmap(partial(descend, method, settings=settings))
-            stepped = steps(client, client.with_tensors(gradients), velocity)
-            for old, new in zip((client, velocity), stepped, strict=True):
-                for tensor, after in zip(old.tensors(), new.tensors(), strict=True):
-                    tensor.copy_(after)
+            stepped, moving = steps(client, client.with_tensors(gradients), velocity)
+            client.copy_(stepped)
+            velocity.copy_(moving)
     return losses
 
 

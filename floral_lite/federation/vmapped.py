@@ -63,8 +63,7 @@ def vmapped_step(
     axes = tuple(None if argument is None else 0 for argument in given)
     with told_of_vmap(task.model):
         stepped, moving, losses = torch.vmap(step, in_dims=axes, randomness="different")(*given)
-    for old, new in ((client, stepped), (velocity, moving)):
-        for tensor, after in zip(old.tensors(), new.tensors(), strict=True):
-            tensor.copy_(after)
+    client.copy_(stepped)
+    velocity.copy_(moving)
     result: Tensor = losses
     return result

@@ -48,14 +48,14 @@ class Client:
         self.client, self.number = client, int(config["round"])  # type: ignore[arg-type]
         check(self.number >= 1, f"the server asks for round {self.number}; rounds begin with 1")
         self.file = OwnFile(folder, str(config["federation"]), client)
-        self.place = next(self.task.model.parameters()).device
-        first = initial_state(run, self.settings, self.place)
+        self.device = next(self.task.model.parameters()).device
+        first = initial_state(run, self.settings, self.device)
         self.first: Private = first.of_client(client).private
         self.sent = from_arrays(message.content.array_records[ARRAYS], first).map(self.here)
 
     def here(self, tensor: Tensor) -> Tensor:
         """The tensor where the model is."""
-        return tensor.to(self.place)
+        return tensor.to(self.device)
 
     def kept(self, number: int) -> Private:
         """What the client has of its own when a round begins."""
@@ -70,7 +70,7 @@ class Client:
         num_samples = size(self.task.train, self.client)
         draws = draw(self.task, method, num_samples, self.settings, self.seed, number, self.client)
         self.task.model.train()
-        with own_generators(self.seed, number, self.place), arithmetic(self.settings.precision):
+        with own_generators(self.seed, number, self.device), arithmetic(self.settings.precision):
             return local_training(self.task, method, start, self.client, self.settings, draws)
 
     def train(self, weighted: bool) -> RecordDict:

@@ -7,6 +7,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
+from ..adaptors.vector import mixed
 from ..errors import require
 from ..factored import Blend
 from ..models import reinitialised
@@ -94,14 +95,14 @@ class Ensemble(Routed):
         if self.mix == "weights":
             return sample_loss(outputs[0])
         mixture = self.router.mixture(client.private[ROUTER], draws)
-        return sample_loss(mixed(mixture, side_by_side(mixture, outputs)))
+        return sample_loss(mixed_outputs(mixture, outputs))
 
     def predict(self, client: Roles, outputs: list[Tensor], classifies: bool) -> Tensor:
         """g(w^k, x), or sum_c pi_c^k g(w_c, x)."""
         if self.mix == "weights":
             return outputs[0]
         mixture = self.mixture(client.private)
-        return mixed(mixture, side_by_side(mixture, outputs))
+        return mixed_outputs(mixture, outputs)
 
     def options(self) -> dict[str, object]:
         """C, routing, the router's own choices, and what is mixed."""
@@ -113,23 +114,11 @@ class Ensemble(Routed):
         }
 
 
-def mixed(mixture: Tensor, tensors: Tensor) -> Tensor:
-    """sum_c pi_c x_c.
-
-    Args:
-        mixture: pi, shape (..., C).
-        tensors: x, shape (..., C, *S).
-
-    Returns:
-        Shape (..., *S).
+def mixed_outputs(mixture: Tensor, outputs: list[Tensor]) -> Tensor:
+    """sum_c pi_c g_c, shape (..., B, *), of pi, (..., C), and what C networks say, or lose, each (..., B, *).
 
     Example:
-        >>> mixed(torch.tensor([0.25, 0.75]), torch.tensor([[4.0, 0.0], [0.0, 4.0]]))
+        >>> mixed_outputs(torch.tensor([0.25, 0.75]), [torch.tensor([4.0, 0.0]), torch.tensor([0.0, 4.0])])
         tensor([1., 3.])
     """
-    return Blend(tensors, mixture).merged()
-
-
-def side_by_side(mixture: Tensor, outputs: list[Tensor]) -> Tensor:
-    """The outputs of C networks, each (..., B, *), as one tensor (..., C, B, *) beside pi, (..., C)."""
-    return torch.stack(outputs, dim=mixture.dim() - 1)
+    return mixed(mixture, torch.stack(outputs, dim=mixture.dim() - 1))

@@ -7,7 +7,6 @@ from torch import Tensor
 
 from ..roles import Roles
 from .base import ROUTER
-from .ensemble import side_by_side
 from .mfl import MFL
 
 
@@ -46,7 +45,7 @@ class FedEM(MFL):
     ) -> Tensor:
         """-log sum_c pi_c exp(-l_c)."""
         mixture = self.router.mixture(client.private[ROUTER], draws)
-        each = side_by_side(mixture, [sample_loss(output) for output in outputs])  # l_c, (..., C, B)
+        each = torch.stack([sample_loss(output) for output in outputs], dim=-2)  # l_c, (..., C, B)
         weights = mixture[..., None]
         # log pi_c - l_c, and -inf where pi_c = 0; log 0 itself would have an infinite slope
         weighed = weights.masked_fill(weights == 0, 1).log() - each

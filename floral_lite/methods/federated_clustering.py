@@ -7,12 +7,12 @@ import torch
 from torch import Tensor, nn
 
 from ..adaptors import check_num_clusters
+from ..adaptors.vector import mixed
 from ..errors import require
 from ..roles import Roles
 from ..router import Router, one_hot_logits
 from ..seeds import stream
 from .base import ROUTER, Method, Part, trainable
-from .ensemble import mixed
 
 # Before the names of momenta: private m^k, and clustered their centres.
 MOMENTUM = "momentum."
@@ -98,8 +98,8 @@ class FederatedClustering(Method):
     def begin(self, client: Roles, losses: Tensor | None) -> Roles:
         """argmin_c ||m^k - v_c||; a client without momentum stays where it is."""
         logits = client.private[ROUTER]
-        own = side_by_side(client.private, logits.dim() - 1)
-        centres = side_by_side(client.clustered, logits.dim())
+        own = as_vectors(client.private, logits.dim() - 1)
+        centres = as_vectors(client.clustered, logits.dim())
         nearest = (own.unsqueeze(-2) - centres).square().sum(dim=-1).argmin(dim=-1)
         chosen = torch.where((own == 0).all(dim=-1), logits.argmax(dim=-1), nearest)
         logits = one_hot_logits(chosen, self.num_clusters).to(logits)
@@ -108,7 +108,7 @@ class FederatedClustering(Method):
     def finish(self, client: Roles, start: Roles) -> Roles:
         """m^k <- beta m^k + (1 - beta) (w_0 - w^k); the first is the update itself."""
         axes = client.private[ROUTER].dim() - 1
-        fresh = (side_by_side(start.private, axes) == 0).all(dim=-1)
+        fresh = (as_vectors(start.private, axes) == 0).all(dim=-1)
         before, after = self.models(start), self.models(client)
         momenta, centres = {}, {}
         for name, model in before.items():
@@ -130,7 +130,7 @@ class FederatedClustering(Method):
         return {"num_clusters": self.num_clusters, "update_momentum": self.update_momentum}
 
 
-def side_by_side(named: dict[str, Tensor], axes: int) -> Tensor:
+def as_vectors(named: dict[str, Tensor], axes: int) -> Tensor:
     """All momenta, or all of their centres, as vectors (..., D); that many axes are in front."""
     momenta = [tensor for name, tensor in named.items() if name.startswith(MOMENTUM)]
     return torch.cat([tensor.reshape(*tensor.shape[:axes], -1) for tensor in momenta], dim=-1)

@@ -9,29 +9,9 @@ from ..errors import require
 from ..roles import Roles
 from ..router import Router
 from .base import ROUTER, Part
-from .ensemble import Ensemble, mixed, side_by_side
+from .ensemble import Ensemble, mixed_outputs
 from .floral import FLoRAL
 from .routed import Routed, Routing
-
-
-def mixed_predictions(mixture: Tensor, outputs: list[Tensor], classifies: bool) -> Tensor:
-    """What C networks predict together: the mixture of their outputs, or of their labels' probabilities.
-
-    Args:
-        mixture: pi, shape (..., C).
-        outputs: of each network, shape (..., B, *).
-        classifies: whether they are logits of labels.
-
-    Returns:
-        sum_c pi_c g_c, or log sum_c pi_c softmax(g_c), which are logits again, shape (..., B, *).
-    """
-    if not classifies:
-        return mixed(mixture, side_by_side(mixture, outputs))
-    weighed = [
-        pi[..., None, None].log() + output.log_softmax(dim=-1)
-        for pi, output in zip(mixture.unbind(-1), outputs, strict=True)
-    ]
-    return torch.stack(weighed).logsumexp(dim=0)
 
 
 class MixedLosses(Routed):
@@ -46,11 +26,18 @@ class MixedLosses(Routed):
     ) -> Tensor:
         """sum_c pi_c^k l(g(w_c, x))."""
         mixture = self.router.mixture(client.private[ROUTER], draws)
-        return mixed(mixture, side_by_side(mixture, [sample_loss(output) for output in outputs]))
+        return mixed_outputs(mixture, [sample_loss(output) for output in outputs])
 
     def predict(self, client: Roles, outputs: list[Tensor], classifies: bool) -> Tensor:
-        """The mixture of what the networks predict."""
-        return mixed_predictions(self.mixture(client.private), outputs, classifies)
+        """sum_c pi_c^k g_c, or of logits log sum_c pi_c^k softmax(g_c), which are logits again."""
+        mixture = self.mixture(client.private)
+        if not classifies:
+            return mixed_outputs(mixture, outputs)
+        weighed = [
+            pi[..., None, None].log() + output.log_softmax(dim=-1)
+            for pi, output in zip(mixture.unbind(-1), outputs, strict=True)
+        ]
+        return torch.stack(weighed).logsumexp(dim=0)
 
 
 class MFL(MixedLosses, Ensemble):
