@@ -42,9 +42,7 @@ def precondition(
 
     Source: appendix 'Preconditioning LoRAs'.
     """
-    require(
-        epsilon > 0, f"epsilon is {epsilon}; it keeps singular factors invertible, so it must be positive"
-    )
+    _check_epsilon(epsilon)
     result = dict(gradients)
     for name, adaptor in adaptors.items():
         if isinstance(adaptor, LowRankAdaptor):
@@ -79,7 +77,7 @@ def preconditioner(
         >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         >>> handle = optimizer.register_step_pre_hook(preconditioner(model))
     """
-    precondition({}, {}, {}, epsilon)
+    _check_epsilon(epsilon)
 
     def before_step(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         require(
@@ -97,6 +95,12 @@ def preconditioner(
             gradients[name].copy_(gradient)
 
     return before_step
+
+
+def _check_epsilon(epsilon: float) -> None:
+    require(
+        epsilon > 0, f"epsilon is {epsilon}; it keeps singular factors invertible, so it must be positive"
+    )
 
 
 def _gram(factor: Tensor, epsilon: float) -> Tensor:

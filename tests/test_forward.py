@@ -9,8 +9,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from floral_lite import methods
-from floral_lite.federation.forward import forward, running_statistics
+from floral_lite.federation.forward import run, running_statistics
 from floral_lite.methods import Method
+from floral_lite.mixing import Route
 from floral_lite.roles import Roles
 
 from .federations import first_state, make_task, normal
@@ -44,6 +45,21 @@ def a_client(method: Method, task: Any, client: int = 1) -> Roles:
         return tensor + 0.1 * torch.rand(tensor.shape, generator=generator, dtype=tensor.dtype)
 
     return first_state(task, method).of_client(client).map(moved)
+
+
+def forward(
+    task: Any,
+    method: Method,
+    client: Roles,
+    inputs: Tensor,
+    noise: Tensor | None = None,
+    key: int | None = None,
+    route: Route = "merged",
+) -> tuple[Tensor, Roles]:
+    """The outputs of the client's network, and the client with its statistics as they move."""
+    tensor = None if key is None else torch.tensor(key)
+    (outputs,), moved = run(task.model, method, client, method.networks(client, noise), inputs, tensor, route)
+    return outputs, moved
 
 
 def plain_copy(task: Any, method: Method, client: Roles) -> nn.Module:
@@ -86,14 +102,14 @@ def test_outputs_and_statistics_are_those_of_a_model_of_its_own(
     inputs = torch.randn(5, 4, dtype=torch.float64)
     own = plain_copy(task, method, client)
     task.model.eval()
-    outputs, _ = forward(task.model, method, client, inputs, route=route)
+    outputs, _ = forward(task, method, client, inputs, route=route)
     torch.testing.assert_close(outputs, own.eval()(inputs))
 
     task.model.train()
     task.model.dropout.eval()
     own.train()
     own.dropout.eval()
-    outputs, moved = forward(task.model, method, client, inputs, route=route)
+    outputs, moved = forward(task, method, client, inputs, route=route)
     torch.testing.assert_close(outputs, own(inputs))
     after = {name: tensor for role in moved for name, tensor in role.items()}
     for name in ("norm.running_mean", "norm.running_var"):
@@ -112,7 +128,7 @@ def test_model_and_client_are_left_alone(make: str) -> None:
     kept = copy.deepcopy(task.model.state_dict()), client.map(Tensor.clone)
     inputs = torch.randn(5, 4, dtype=torch.float64)
     generator = torch.get_rng_state()
-    forward(task.model, method, client, inputs, key=torch.tensor(3))
+    forward(task, method, client, inputs, key=3)
     assert all(torch.equal(tensor, kept[0][name]) for name, tensor in task.model.state_dict().items())
     assert int(task.model.norm.num_batches_tracked) == 0
     assert all(torch.equal(*pair) for pair in zip(client.tensors(), kept[1].tensors(), strict=True))
@@ -125,7 +141,7 @@ def test_the_key_decides_what_is_dropped_and_without_one_torch_does() -> None:
     client, inputs = a_client(method, task), torch.randn(5, 4, dtype=torch.float64)
 
     def outputs(key: int | None) -> Tensor:
-        return forward(task.model, method, client, inputs, key=None if key is None else torch.tensor(key))[0]
+        return forward(task, method, client, inputs, key=key)[0]
 
     before = torch.get_rng_state()
     assert torch.equal(outputs(1), outputs(1))
@@ -140,19 +156,17 @@ def test_noise_changes_the_mixture() -> None:
     method = methods.FLoRAL(task.model, 3, rank=2, router={"noise": 2.0})
     client, inputs = a_client(method, task), torch.randn(5, 4, dtype=torch.float64)
     noise = torch.tensor([1.0, 0.0, 0.5])
-    outputs, _ = forward(task.model, method, client, inputs, noise)
+    outputs, _ = forward(task, method, client, inputs, noise)
     louder = client._replace(private={name: tensor + 2 * noise for name, tensor in client.private.items()})
-    torch.testing.assert_close(outputs, forward(task.model, method, louder, inputs)[0])
-    assert not torch.allclose(outputs, forward(task.model, method, client, inputs)[0])
+    torch.testing.assert_close(outputs, forward(task, method, louder, inputs)[0])
+    assert not torch.allclose(outputs, forward(task, method, client, inputs)[0])
 
 
 def test_gradients_reach_every_parameter_and_no_statistic() -> None:
     task = make_task(Net, normal(4))
     method = methods.FLoRAL(task.model.train(), 3, rank=2, norms="none")
     client = a_client(method, task).map(lambda tensor: tensor.requires_grad_())
-    outputs, moved = forward(
-        task.model, method, client, torch.randn(5, 4, dtype=torch.float64), key=torch.tensor(3)
-    )
+    outputs, moved = forward(task, method, client, torch.randn(5, 4, dtype=torch.float64), key=3)
     functional.cross_entropy(outputs, torch.tensor([0, 1, 2, 0, 1])).backward()
     without = {
         name

@@ -27,7 +27,9 @@ class Draws(NamedTuple):
     keys: Tensor
 
 
-def draw(task: Task, method: Method, num_samples: int, settings: Settings, *key: int) -> Draws:
+def draw(
+    task: Task, method: Method, num_samples: int, settings: Settings, seed: int, number: int, client: int
+) -> Draws:
     """The draws of a client that has that many samples.
 
     Args:
@@ -35,11 +37,12 @@ def draw(task: Task, method: Method, num_samples: int, settings: Settings, *key:
         method: may draw something, such as the router's noise.
         num_samples: N^k.
         settings: batch size and local epochs.
-        key: the run's seed, the round, the client.
+        seed: of the run.
+        number: 1, 2, ...: the round.
+        client: which one it is, in [0, K).
     """
-    seed, *rest = key
     epochs = settings.local_epochs
-    generator = stream(seed, "batches", *rest)
+    generator = stream(seed, "batches", number, client)
     order = [torch.randperm(num_samples, generator=generator) for _ in range(epochs)]
     num_steps = epochs * -(-num_samples // settings.batch_size)
     augment = None

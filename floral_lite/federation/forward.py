@@ -50,33 +50,6 @@ def running_statistics(model: nn.Module) -> dict[str, Tensor]:
     }
 
 
-def forward(
-    model: nn.Module,
-    method: Method,
-    client: Roles,
-    inputs: Tensor,
-    noise: Tensor | None = None,
-    key: Tensor | None = None,
-    route: Route = "merged",
-) -> tuple[Tensor, Roles]:
-    """Run the model for one client.
-
-    Args:
-        model: in training or evaluation mode.
-        method: says what the model's parameters are made of.
-        client: its parameters and statistics.
-        inputs: shape (B, ...).
-        noise: what the method drew for this step; None in evaluation.
-        key: that dropout's masks follow from; None in evaluation.
-        route: whether mixtures are merged first or run as factors, see `mixing.py`.
-
-    Returns:
-        The outputs, and the client with its statistics as a training batch moves them.
-    """
-    (outputs,), moved = run(model, method, client, [method.parts(client, noise)], inputs, key, route)
-    return outputs, moved
-
-
 def run(
     model: nn.Module,
     method: Method,
@@ -89,13 +62,13 @@ def run(
     """Run several networks of one client, all on the same inputs.
 
     Args:
-        model: see `forward`, as for the others.
+        model: in training or evaluation mode.
         method: keeps the statistics of adapted batch norms.
         client: its parameters and statistics; a statistic may have an axis of networks in front.
         networks: the parameters of each, as the method's `parts` describes them.
         inputs: shape (B, ...).
-        key: that dropout's masks follow from.
-        route: whether mixtures are merged first.
+        key: that dropout's masks follow from; None in evaluation.
+        route: whether mixtures are merged first or run as factors, see `mixing.py`.
 
     Returns:
         The outputs of each, and the client with its statistics as a training batch moves them.

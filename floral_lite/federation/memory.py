@@ -15,7 +15,7 @@ from ..errors import InputError, require
 from ..methods import Method
 from ..roles import Roles, is_statistic, num_bytes
 from .batch import MEANS
-from .forward import forward, run
+from .forward import run
 from .layers import chain, stacked_forward
 from .plan import STEPS_FETCHED, Member, narrow
 from .recording import Steps
@@ -147,10 +147,9 @@ def samples_meet(task: Task, method: Method, state: Roles) -> bool:
     key = torch.zeros((), dtype=torch.long, device=inputs.device)
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         try:
-            alone, _ = forward(task.model, method, client, inputs, key=key)
-            filled, _ = forward(
-                task.model, method, client, torch.cat([inputs, inputs[:1], inputs[:1]]), key=key
-            )
+            parts, more = [method.parts(client)], torch.cat([inputs, inputs[:1], inputs[:1]])
+            (alone,), _ = run(task.model, method, client, parts, inputs, key)
+            (filled,), _ = run(task.model, method, client, parts, more, key)
         except (RuntimeError, ValueError):  # the model takes batches of one size only
             return True
     # a batch of another length rounds differently, by far less than another sample changes
