@@ -64,14 +64,14 @@ def test_an_answer_has_its_models_and_a_line_from_each_client_to_its_own() -> No
 
 def test_rows_of_answers() -> None:
     many = {str(number): Answer(MODELS, MODELS[CLUSTERS]) for number in range(4)}
-    made = objectives.answers(CLIENTS, CLUSTERS, many, columns=3)
+    made = objectives.answers(CLIENTS, CLUSTERS, many)
     assert len(made.axes) == 4
     assert made.axes[3].get_subplotspec().rowspan.start == 1
 
 
 @pytest.mark.parametrize("distance", [0.0, 1.0, 4.0])
 def test_jensens_gap_is_that_of_the_losses(distance: float) -> None:
-    made = objectives.jensen(distance, (0.7, 0.3), reach=4.0)
+    made = objectives.jensen(distance)
     plane, section = made.axes
     stars, mixed = plane.collections[::2], plane.collections[1::2]
     assert [star.get_offsets().tolist() for star in stars] == [[[-distance / 2, 0]], [[distance / 2, 0]]]
@@ -85,7 +85,7 @@ def test_jensens_gap_is_that_of_the_losses(distance: float) -> None:
     # 1/2 d^2 (0.3 - 0.09)
     assert gap[1] - gap[0] == pytest.approx(0.105 * distance**2)
     assert section.texts[0].get_text().strip() == f"gap {0.105 * distance**2:.2f}"
-    other = objectives.jensen(2.0, (0.7, 0.3), reach=4.0)
+    other = objectives.jensen(2.0)
     assert section.get_ylim() == other.axes[1].get_ylim()
     assert plane.get_xlim() == other.axes[0].get_xlim()
     assert section.get_ylim()[1] > 8

@@ -8,7 +8,19 @@ import numpy.typing as npt
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
-from .style import COLOURS, DASHES, GREY, MARKERS, Picture, bare, colour_bar, figure
+from .style import (
+    COLOURS,
+    DASHES,
+    GREY,
+    Picture,
+    bare,
+    colour_bar,
+    figure,
+    legend,
+    line_style,
+    mark_style,
+    signed_image,
+)
 
 
 def matrices(named: Mapping[str, npt.ArrayLike], signs: str = "", limit: float | None = None) -> Picture:
@@ -24,10 +36,7 @@ def matrices(named: Mapping[str, npt.ArrayLike], signs: str = "", limit: float |
         limit = max(float(np.abs(part).max()) for part in parts)
     made, axes = figure(1, len(parts), 1.9 * len(parts) + 0.8, 2.1)
     for place, (axis, name, part) in enumerate(zip(axes[0], named, parts, strict=True)):
-        shown = axis.imshow(
-            part, cmap="PuOr_r", vmin=-limit, vmax=limit, aspect="auto", interpolation="nearest"
-        )
-        bare(axis)
+        shown = signed_image(axis, part, limit, aspect="auto")
         axis.set_title(name, color=GREY, fontsize=9)
         if 0 < place <= len(signs):
             axis.set_ylabel(f"${signs[place - 1]}$", rotation=0, ha="right", va="center", fontsize=14)
@@ -43,11 +52,10 @@ def singular_values(spectra: Mapping[str, npt.ArrayLike]) -> Picture:
     """
     made, axes = figure(1, 2, 8.0, 3.2)
     values, shares = axes[0]
-    styles = zip(cycle(COLOURS), cycle(DASHES), strict=False)
-    for (name, spectrum), (colour, dash) in zip(spectra.items(), styles, strict=False):
+    for number, (name, spectrum) in enumerate(spectra.items()):
         found = np.asarray(spectrum)
         ranks = np.arange(1, len(found) + 1)
-        look = {"color": colour, "linestyle": dash, "marker": "o", "markersize": 3}
+        look = {**line_style(number), "marker": "o", "markersize": 3}
         values.plot(ranks, found / found[0], label=name, **look)
         shares.plot(ranks, 100 * np.cumsum(found**2) / np.sum(found**2), label=name, **look)
     values.set(xlabel="place $i$", ylabel=r"singular value $\sigma_i / \sigma_1$", ylim=(0, 1.05))
@@ -88,10 +96,9 @@ def accuracy_over_rank(
         runs: ranks and accuracies in per cent, by name.
         levels: accuracies in per cent that do not depend on the rank, by name.
     """
-    made, axes = figure(1, 1, 6.4, 3.6)
-    axis = axes[0, 0]
-    for (name, (ranks, accuracies)), colour, marker in zip(runs.items(), COLOURS, MARKERS, strict=False):
-        axis.plot(ranks, accuracies, color=colour, marker=marker, markersize=5, label=name)
+    made, ((axis,),) = figure(1, 1, 6.4, 3.6)
+    for number, (name, (ranks, accuracies)) in enumerate(runs.items()):
+        axis.plot(ranks, accuracies, **mark_style(number), markersize=5, label=name)
     for (name, level), dash in zip(levels.items(), cycle(DASHES[1:3]), strict=False):
         axis.axhline(level, color=GREY, linestyle=dash, linewidth=1.2, label=name)
     axis.set(xlabel="rank $r$", ylabel="test accuracy (%)", ylim=(0, 104))
@@ -115,8 +122,7 @@ def factor_shapes(outputs: int, inputs: int, rank: int) -> Picture:
         f"$U$: {outputs} x {rank}": (inputs + 2 * gap, 0.0, rank, outputs),
         rf"$V^\top$: {rank} x {inputs}": (inputs + 3 * gap + rank, 0.0, inputs, rank),
     }
-    made, axes = figure(1, 1, 8.0, 3.2)
-    axis = axes[0, 0]
+    made, ((axis,),) = figure(1, 1, 8.0, 3.2)
     for (name, (left, top, width, height)), colour in zip(blocks.items(), COLOURS, strict=False):
         axis.add_patch(Rectangle((left, top), width, height, facecolor=colour, alpha=0.75, label=name))
     axis.set(
@@ -130,5 +136,5 @@ def factor_shapes(outputs: int, inputs: int, rank: int) -> Picture:
         color=GREY,
         fontsize=10,
     )
-    made.legend(loc="outside lower center", ncols=3, labelcolor=GREY, frameon=False)
+    legend(made, loc="outside lower center", ncols=3)
     return made

@@ -3,7 +3,7 @@
 import numpy as np
 import numpy.typing as npt
 
-from .style import COLOURS, GREY, MARKERS, Picture, figure
+from .style import COLOURS, GREY, Picture, figure, legend, mark_style
 
 
 def shifted(base: npt.ArrayLike, adaptors: npt.ArrayLike, share: float) -> Picture:
@@ -24,9 +24,9 @@ def shifted(base: npt.ArrayLike, adaptors: npt.ArrayLike, share: float) -> Pictu
     made, axes = figure(1, 2, 8.2, 3.6)
     plane, length = axes[0]
     for cluster, tip in enumerate(tips):
-        colour, marker = COLOURS[cluster], MARKERS[cluster]
-        plane.annotate("", tip, new, arrowprops={"arrowstyle": "->", "color": colour, "shrinkB": 4})
-        plane.plot(*tip, marker, color=colour, label=f"$u + a_{cluster + 1}$")
+        arrow = {"arrowstyle": "->", "color": COLOURS[cluster % len(COLOURS)], "shrinkB": 4}
+        plane.annotate("", tip, new, arrowprops=arrow)
+        plane.plot(*tip, linestyle="none", label=f"$u + a_{cluster + 1}$", **mark_style(cluster))
     plane.plot(*new, "o", color=GREY, markersize=8, label="base $u$")
     everything = np.vstack([old, old + 2 * mean, tips])
     low, high = everything.min(axis=0) - 0.4, everything.max(axis=0) + 0.4
@@ -45,13 +45,7 @@ def shifted(base: npt.ArrayLike, adaptors: npt.ArrayLike, share: float) -> Pictu
         ylabel="mean squared length of the adaptors",
         ylim=(0, 1.1 * spread.max()),
     )
-    made.legend(
-        *plane.get_legend_handles_labels(),
-        loc="outside lower center",
-        ncols=len(arrows) + 1,
-        labelcolor=GREY,
-        frameon=False,
-    )
+    legend(made, loc="outside lower center", ncols=len(arrows) + 1)
     return made
 
 
@@ -64,15 +58,13 @@ def spectra(singular_values: npt.ArrayLike, rank: int) -> Picture:
         singular_values: falling, shape (C, n).
         rank: how many of each are kept.
     """
-    made, axes = figure(1, 1, 6.4, 3.4)
-    axis = axes[0, 0]
+    made, ((axis,),) = figure(1, 1, 6.4, 3.4)
     for cluster, values in enumerate(np.asarray(singular_values)):
-        colour = COLOURS[cluster % len(COLOURS)]
         places = np.arange(1, len(values) + 1)
-        axis.plot(places, values, color=colour, linewidth=0.8)
-        marker = MARKERS[cluster % len(MARKERS)]
-        axis.plot(places[:rank], values[:rank], marker, color=colour, label=f"adaptor {cluster}")
-        axis.plot(places[rank:], values[rank:], marker, color=colour, markerfacecolor="none")
+        axis.plot(places, values, color=COLOURS[cluster % len(COLOURS)], linewidth=0.8)
+        look = {"linestyle": "none", **mark_style(cluster)}
+        axis.plot(places[:rank], values[:rank], label=f"adaptor {cluster}", **look)
+        axis.plot(places[rank:], values[rank:], markerfacecolor="none", **look)
     axis.axvline(rank + 0.5, color=GREY, linestyle="--", linewidth=1)
     axis.annotate(" lost", (rank + 0.5, 0.97), xycoords=("data", "axes fraction"), va="top", color=GREY)
     axis.annotate("kept ", (rank + 0.5, 0.97), xycoords=("data", "axes fraction"), va="top", ha="right",

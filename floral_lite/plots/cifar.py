@@ -1,12 +1,11 @@
 """Figures of the chapter on CIFAR and the ablations: where parameters are, and single seeds of many cases."""
 
 from collections.abc import Mapping, Sequence
-from itertools import cycle
 
 import numpy as np
 import pandas as pd
 
-from .style import COLOURS, GREY, MARKERS, Picture
+from .style import COLOURS, GREY, Picture, legend, mark_style
 from .tables import name_rows, panels
 
 NARROW, WIDE = 0.25, 0.55  # heights of bars, of lines of height 1
@@ -37,8 +36,7 @@ def parameters(layers: pd.DataFrame, budget: float) -> Picture:
                 textcoords="offset points", color=GREY, fontsize=8,
             )  # fmt: skip
         axis.set(xscale="log", xlabel="parameters", xlim=(1, 8 * part["weight"].max()))
-    handles, labels = axes[0].get_legend_handles_labels()
-    made.legend(handles, labels, loc="outside upper center", ncols=3, labelcolor=GREY, frameon=False)
+    legend(made, ncols=3)
     return made
 
 
@@ -52,19 +50,17 @@ def cases(cells: Mapping[str, Mapping[str, Mapping[str, Sequence[float]]]]) -> P
     made, axes = panels(list(cells), 3.7, 0.36 * max(map(len, cells.values())) + 0.5)
     kinds = list(dict.fromkeys(kind for task in cells.values() for case in task.values() for kind in case))
     for number, (axis, task) in enumerate(zip(axes, cells.values(), strict=True)):
-        styles = zip(kinds, cycle(COLOURS), cycle(MARKERS), strict=False)
-        for shift, (kind, colour, marker) in zip(np.linspace(-0.2, 0.2, len(kinds)), styles, strict=True):
+        for shift, (index, kind) in zip(np.linspace(-0.2, 0.2, len(kinds)), enumerate(kinds), strict=True):
+            look = {**mark_style(index), "linestyle": "none"}
             label: str | None = kind
             for place, case in enumerate(task.values()):
                 if kind in case:
                     seeds, at = case[kind], place + shift
-                    axis.plot(
-                        seeds, [at] * len(seeds), marker, color=colour, markersize=4, alpha=0.6, label=label
-                    )
-                    axis.plot([np.mean(seeds)], [at], "|", color=colour, markersize=13, markeredgewidth=2)
+                    axis.plot(seeds, [at] * len(seeds), markersize=4, alpha=0.6, label=label, **look)
+                    bar = {**look, "marker": "|", "markersize": 13, "markeredgewidth": 2}
+                    axis.plot([np.mean(seeds)], [at], **bar)
                     label = None  # once in the legend
         name_rows(axis, list(task), shown=number % 2 == 0)
         axis.set_xlabel("test accuracy (%)")
-    handles, labels = axes[0].get_legend_handles_labels()
-    made.legend(handles, labels, loc="outside upper center", ncols=3, labelcolor=GREY, frameon=False)
+    legend(made, ncols=3)
     return made

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from .style import COLOURS, GREY, MARKERS, Picture, figure
+from .style import GREY, Picture, figure, legend, mark_style
 
 
 def places(panels: Mapping[str, npt.ArrayLike], clusters: Sequence[int]) -> Picture:
@@ -20,24 +20,10 @@ def places(panels: Mapping[str, npt.ArrayLike], clusters: Sequence[int]) -> Pict
         points = np.asarray(points)
         for cluster in sorted(set(clusters)):
             mine = np.array([own == cluster for own in clusters])
-            axis.scatter(
-                *points[mine].T,
-                s=22,
-                color=COLOURS[cluster % len(COLOURS)],
-                marker=MARKERS[cluster % len(MARKERS)],
-                label=f"cluster {cluster}",
-            )
+            axis.scatter(*points[mine].T, s=22, label=f"cluster {cluster}", **mark_style(cluster))
         axis.set_title(title, color=GREY, fontsize=10)
         axis.set(xlabel="first direction", ylabel="second direction", xticks=[], yticks=[])
-    handles = axes.flat[0].get_legend_handles_labels()
-    made.legend(
-        *handles,
-        loc="outside upper center",
-        ncols=2 * len(panels),
-        labelcolor=GREY,
-        frameon=False,
-        fontsize=9,
-    )
+    legend(made, ncols=2 * len(panels), fontsize=9)
     return made
 
 
@@ -50,9 +36,8 @@ def effects(found: Mapping[str, Mapping[int, float]], limit: float) -> Picture:
     """
     made, ((axis,),) = figure(1, 1, 6.0, 3.4)
     for number, (name, line) in enumerate(found.items()):
-        look = {"color": COLOURS[number % len(COLOURS)], "marker": MARKERS[number % len(MARKERS)]}
-        axis.plot(list(line), list(line.values()), label=name, **look)
+        axis.plot(list(line), list(line.values()), label=name, **mark_style(number))
     axis.axhline(limit, color=GREY, linestyle="--", linewidth=1)
     axis.set(xlabel="directions d", ylabel="effect (deviations / root of K)")
-    made.legend(loc="outside upper center", ncols=2, labelcolor=GREY, frameon=False, fontsize=9)
+    legend(made, ncols=2, fontsize=9)
     return made

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-from .style import COLOURS, GREY, MARKERS, Picture, figure
+from .style import COLOURS, GREY, Picture, figure, legend, mark_style
 from .tables import name_rows, panels
 
 
@@ -32,15 +32,15 @@ def found(runs: pd.DataFrame, rows: Mapping[str, str], level: float) -> Picture:
 
     Args:
         runs: one line a seed: row, rand, and accuracy in per cent.
-        rows: what each row is called, eight at most.
+        rows: what each row is called, ten at most.
         level: an accuracy to compare with, in per cent, drawn dashed.
     """
     made, ((axis,),) = figure(1, 1, 6.6, 3.8)
-    for (row, label), colour, marker in zip(rows.items(), COLOURS, MARKERS, strict=False):
+    for number, (row, label) in enumerate(rows.items()):
         part = runs[runs["row"] == row]
-        shape = {"marker": marker, "color": colour, "linestyle": "none", "alpha": 0.8}
-        axis.plot(part["rand"], part["accuracy"], label=label, **shape)
+        look = {**mark_style(number), "linestyle": "none", "alpha": 0.8}
+        axis.plot(part["rand"], part["accuracy"], label=label, **look)
     axis.axhline(level, color=GREY, linestyle="--", linewidth=1)
     axis.set(xlabel="adjusted Rand index of the clients' clusters (1: all right)", ylabel="accuracy (%)")
-    made.legend(loc="outside upper center", ncols=3, labelcolor=GREY, frameon=False, fontsize=9)
+    legend(made, ncols=3, fontsize=9)
     return made

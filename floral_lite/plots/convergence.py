@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
-from .style import COLOURS, DASHES, GREY, MARKERS, Picture, figure
+from .style import COLOURS, DASHES, GREY, Picture, figure, legend, mark_style
 
 BOUNDS = (*DASHES[1:], (0, (5, 1, 1, 1, 1, 1)))
 
@@ -27,7 +27,7 @@ def plane(best: npt.ArrayLike, own: npt.ArrayLike, optimum: npt.ArrayLike, path:
     axis.scatter(*path[-1], color=COLOURS[2], s=45, zorder=3)
     axis.scatter(*np.asarray(optimum), color=GREY, marker="X", s=80, zorder=3, label="best for the cluster")
     axis.set(xlabel="first parameter", ylabel="second parameter", aspect="equal")
-    made.legend(loc="outside upper center", ncols=2, labelcolor=GREY, frameon=False, fontsize=9)
+    legend(made, ncols=2, fontsize=9)
     return made
 
 
@@ -45,10 +45,10 @@ def rates(
     """
     made, ((axis,),) = figure(1, 1, 6.4, 4.2)
     for number, (name, (mean, error)) in enumerate(measured.items()):
-        mean, error, colour = np.asarray(mean), np.asarray(error), COLOURS[number % len(COLOURS)]
-        axis.plot(steps, mean, color=colour, marker=MARKERS[number % len(MARKERS)], markersize=5, label=name)
+        mean, error, look = np.asarray(mean), np.asarray(error), mark_style(number)
+        axis.plot(steps, mean, **look, markersize=5, label=name)
         low = np.maximum(mean - 2 * error, mean / 10)  # a logarithm needs something
-        axis.fill_between(np.asarray(steps), low, mean + 2 * error, color=colour, alpha=0.2)
+        axis.fill_between(np.asarray(steps), low, mean + 2 * error, color=look["color"], alpha=0.2)
     for number, (name, values) in enumerate(bounds.items()):
         colour = COLOURS[(len(measured) + number) % len(COLOURS)]
         axis.plot(steps, values, color=colour, linestyle=BOUNDS[number % 4], label=name)
@@ -58,5 +58,5 @@ def rates(
         xscale="log",
         yscale="log",
     )
-    made.legend(loc="outside upper center", ncols=2, labelcolor=GREY, frameon=False, fontsize=9)
+    legend(made, ncols=2, fontsize=9)
     return made

@@ -7,16 +7,11 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 import torch
-from matplotlib.axes import Axes
-from matplotlib.image import AxesImage
 from matplotlib.patches import Rectangle
 from torch import Tensor
 
 from ..adaptors import LowRankAdaptor
-from .style import COLOURS, GREY, Picture, bare, colour_bar, figure
-
-Array = npt.NDArray[np.float64]
-
+from .style import COLOURS, GREY, Picture, colour_bar, figure, signed_image
 
 INDICES = ("i", "j", "a", "b")  # output channel, input channel, row and column of the filter
 
@@ -49,7 +44,7 @@ def parts(adaptor: LowRankAdaptor, factors: Mapping[str, Tensor]) -> Parts:
     )
 
 
-def mosaic(kernel: npt.ArrayLike) -> Array:
+def mosaic(kernel: npt.ArrayLike) -> npt.NDArray[np.float64]:
     """A kernel as one image: a row of filters for each output channel, a column for each input channel.
 
     Args:
@@ -63,24 +58,22 @@ def mosaic(kernel: npt.ArrayLike) -> Array:
     spaced = np.full((c_out, c_in, k_1 + 1, k_2 + 1), np.nan)
     spaced[:, :, :k_1, :k_2] = kernel
     # (c_out, k_1 + 1, c_in, k_2 + 1): an image, less the last line on both sides
-    image: Array = spaced.transpose(0, 2, 1, 3).reshape(c_out * (k_1 + 1), c_in * (k_2 + 1))
+    image: npt.NDArray[np.float64] = spaced.transpose(0, 2, 1, 3).reshape(c_out * (k_1 + 1), c_in * (k_2 + 1))
     return image[:-1, :-1]
 
 
-def kernels(named: Mapping[str, npt.ArrayLike], limit: float | None = None) -> Picture:
+def kernels(named: Mapping[str, npt.ArrayLike]) -> Picture:
     """Kernels side by side on one colour scale: purple is negative, orange positive.
 
     Args:
         named: kernels (c_out, c_in, k_1, k_2) by their titles.
-        limit: the value that has the strongest colour; the largest absolute entry if None.
     """
     images = {name: mosaic(kernel) for name, kernel in named.items()}
-    if limit is None:
-        limit = max(float(np.nanmax(np.abs(image))) for image in images.values())
+    limit = max(float(np.nanmax(np.abs(image))) for image in images.values())
     ratios = [image.shape[1] / image.shape[0] for image in images.values()]
     made, axes = figure(1, len(images), 3.0 * sum(ratios) + 0.7 * len(images) + 0.6, 3.6)
     for axis, (name, image) in zip(axes[0], images.items(), strict=True):
-        shown = _draw(axis, image, limit)
+        shown = signed_image(axis, image, limit)
         axis.set_title(name, color=GREY, fontsize=9)
         axis.set_xlabel("input channel", fontsize=9)
     axes[0, 0].set_ylabel("output channel", fontsize=9)
@@ -102,7 +95,7 @@ def unfoldings(kernel: npt.ArrayLike, dealt: Mapping[str, tuple[Sequence[int], S
     for axis, (name, (rows, columns)) in zip(axes[0], dealt.items(), strict=True):
         height, width = (prod(kernel.shape[side] for side in part[1:]) for part in (rows, columns))
         matrix = kernel.transpose(*rows, *columns).reshape(kernel.shape[0] * height, -1)
-        _draw(axis, matrix, limit)
+        signed_image(axis, matrix, limit)
         for channel in range(1, kernel.shape[0]):
             axis.axhline(channel * height - 0.5, color=GREY, linewidth=0.6)
         for channel in range(1, kernel.shape[1]):
@@ -129,7 +122,7 @@ def factored_kernels(named: Mapping[str, Parts]) -> Picture:
     for row, (name, parts) in zip(axes, named.items(), strict=True):
         for axis, title, kernel in zip(row, titles, parts, strict=True):
             image = mosaic(kernel)
-            _draw(axis, image, float(np.nanmax(np.abs(image))))
+            signed_image(axis, image, float(np.nanmax(np.abs(image))))
             sizes = " x ".join(map(str, np.shape(kernel)))
             axis.set_title(f"{title}: {sizes}", color=GREY, fontsize=9)
         row[0].set_ylabel(name, fontsize=10)
@@ -149,16 +142,9 @@ def feature_maps(named: Mapping[str, npt.ArrayLike], rows: Sequence[str]) -> Pic
     for column, (name, image) in enumerate(images.items()):
         for row, channel in enumerate(image):
             axis = axes[row, column]
-            _draw(axis, channel, limit)
+            signed_image(axis, channel, limit)
             if row == 0:
                 axis.set_title(name, color=GREY, fontsize=9)
             if column == 0:
                 axis.set_ylabel(rows[row], fontsize=9)
     return made
-
-
-def _draw(axis: Axes, image: Array, limit: float) -> AxesImage:
-    """An image whose missing entries stay transparent."""
-    shown = axis.imshow(image, cmap="PuOr_r", vmin=-limit, vmax=limit, interpolation="nearest")
-    bare(axis)
-    return shown

@@ -1,7 +1,6 @@
 """Figures of federations: their images, histories, mixtures and parameters."""
 
 from collections.abc import Mapping, Sequence
-from itertools import cycle
 
 import numpy as np
 import numpy.typing as npt
@@ -10,7 +9,17 @@ from matplotlib.image import AxesImage
 
 from ..errors import require
 from ..federation.history import History
-from .style import COLOURS, DASHES, GREY, Picture, bare, colour_bar, figure
+from .style import (
+    COLOURS,
+    GREY,
+    Picture,
+    bare,
+    colour_bar,
+    figure,
+    grouped_bars,
+    line_style,
+    signed_image,
+)
 
 MIXTURE_WEIGHT = r"mixture weight $\pi_c^k$"
 
@@ -46,13 +55,11 @@ def curves(histories: Mapping[str, History], value: str = "test_accuracy") -> Pi
         histories: the runs by their label.
         value: "test_accuracy" (drawn in per cent), "test_loss", "train_loss" or "mismatch".
     """
-    made, axes = figure(1, 1, 6.4, 3.4)
-    axis = axes[0, 0]
+    made, ((axis,),) = figure(1, 1, 6.4, 3.4)
     factor = 100 if value == "test_accuracy" else 1
-    styles = zip(cycle(COLOURS), cycle(DASHES), strict=False)
-    for (label, history), (colour, dash) in zip(histories.items(), styles, strict=False):
+    for number, (label, history) in enumerate(histories.items()):
         series = factor * history.frame()[value].dropna()
-        axis.plot(series.index, series, color=colour, linestyle=dash, label=label)
+        axis.plot(series.index, series, label=label, **line_style(number))
     names = {
         "test_accuracy": "test accuracy (%), mean over clients",
         "test_loss": "test loss, mean over clients",
@@ -66,17 +73,15 @@ def curves(histories: Mapping[str, History], value: str = "test_accuracy") -> Pi
 
 def accuracy_per_cluster(histories: Mapping[str, History]) -> Picture:
     """The last accuracy in per cent, the plain mean of each cluster's clients, a bar for each run."""
-    made, axes = figure(1, 1, 6.4, 3.2)
-    axis = axes[0, 0]
-    width = 0.8 / len(histories)
-    for run, (label, history) in enumerate(histories.items()):
-        means = 100 * history.clients().groupby("cluster")["accuracy"].mean()
-        places = means.index + (run - (len(histories) - 1) / 2) * width
-        bars = axis.bar(places, means, width, color=COLOURS[run % len(COLOURS)], label=label)
-        axis.bar_label(bars, fmt="%.0f", color=GREY, fontsize=8)
-    axis.set(
-        xlabel="cluster", ylabel="test accuracy (%)", xticks=sorted(set(history.clusters)), ylim=(0, 112)
-    )
+    made, ((axis,),) = figure(1, 1, 6.4, 3.2)
+    means = {
+        label: 100 * history.clients().groupby("cluster")["accuracy"].mean()
+        for label, history in histories.items()
+    }
+    grouped_bars(axis, means, "%.0f")
+    clusters = next(iter(means.values())).index
+    axis.set(xlabel="cluster", ylabel="test accuracy (%)", ylim=(0, 112))
+    axis.set_xticks(range(len(clusters)), clusters)
     axis.legend(labelcolor=GREY, frameon=False, ncols=len(histories), loc="upper center")
     return made
 
@@ -150,8 +155,7 @@ def base_plus_adaptors(base: npt.ArrayLike, adaptors: npt.ArrayLike, mixture: np
     limit = float(np.quantile(np.abs(base), 0.99))
     made, axes = figure(1, len(parts), 1.7 * len(parts), 1.7)
     for axis, part, name in zip(axes[0], parts, names, strict=True):
-        axis.imshow(part, cmap="PuOr_r", vmin=-limit, vmax=limit, aspect="auto", interpolation="nearest")
-        bare(axis)
+        signed_image(axis, part, limit, aspect="auto")
         axis.set_title(name, color=GREY, fontsize=9)
     return made
 

@@ -1,7 +1,6 @@
 """The figures of the laboratory: runs on their way, runs before them, and what their routers have come to."""
 
 from collections.abc import Mapping
-from itertools import cycle
 
 import numpy as np
 import pandas as pd
@@ -10,7 +9,7 @@ from matplotlib.ticker import MaxNLocator
 
 from ..federation.history import History
 from .federations import MIXTURE_WEIGHT, draw_mixture
-from .style import COLOURS, DASHES, GREY, Picture, colour_bar, figure
+from .style import GREY, Picture, colour_bar, figure, legend, line_style
 
 QUANTITIES = {"test_accuracy": "test accuracy (%)", "test_loss": "test loss"}
 
@@ -53,19 +52,18 @@ def progress(
         factor = 100 if quantity == "test_accuracy" else 1
         for name, frame in (before or {}).items():
             _draw_before(axis, name, factor * frame[quantity].dropna())
-        styles = zip(cycle(COLOURS), cycle(DASHES), strict=False)
-        for (name, history), (colour, dash) in zip(histories.items(), styles, strict=False):
+        for number, (name, history) in enumerate(histories.items()):
+            look = line_style(number)
             means = factor * history.frame()[quantity].dropna()
             marker = "o" if len(means) == 1 else None
-            axis.plot(means.index, means, dash, color=colour, marker=marker, linewidth=2.2, label=name)
+            axis.plot(means.index, means, marker=marker, linewidth=2.2, label=name, **look)
             clusters = factor * per_cluster(history, quantity)
-            axis.plot(clusters.index, clusters, color=colour, linewidth=0.7, alpha=0.6)
+            axis.plot(clusters.index, clusters, color=look["color"], linewidth=0.7, alpha=0.6)
         axis.set(xlabel="communication round", ylabel=QUANTITIES[quantity])
         axis.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
         axis.set_xlim(0, max(min(room, rounds), axis.get_xlim()[1]))
         axis.set_ylim(0, 100 if quantity == "test_accuracy" else None)
-    lines, labels = axes[0, 0].get_legend_handles_labels()
-    made.legend(lines, labels, loc="upper left", ncols=4, labelcolor=GREY, frameon=False)
+    legend(made, loc="upper left", ncols=4)
     return made
 
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from .style import COLOURS, DASHES, GREY, MARKERS, Picture, figure
+from .style import COLOURS, DASHES, GREY, Picture, figure, legend, mark_style
 
 
 class Curve(NamedTuple):
@@ -79,8 +79,8 @@ def by_samples(
     for axis, (title, curves) in zip(axes.flat, panels.items(), strict=True):
         for number, (rule, curve) in enumerate(curves.items()):
             x = np.array(curve.x) * 1.04 ** (number - len(curves) / 2)  # beside each other, so that bars show
-            look = {"color": COLOURS[number % len(COLOURS)], "marker": MARKERS[number % len(MARKERS)]}
-            axis.errorbar(x, curve.mean, curve.sd, label=rule, linewidth=1.3, markersize=5, capsize=2, **look)
+            look = {**mark_style(number), "linewidth": 1.3, "markersize": 5, "capsize": 2}
+            axis.errorbar(x, curve.mean, curve.sd, label=rule, **look)
         for number, (name, height) in enumerate(limits[title].items()):
             axis.axhline(height, color=GREY, linestyle=DASHES[1 + number % 3], linewidth=1, label=name)
         axis.set_title(title, color=GREY, fontsize=10)
@@ -88,8 +88,7 @@ def by_samples(
         first = next(iter(curves.values()))
         axis.set_xticks(list(first.x), [f"{x:g}" for x in first.x])
         axis.minorticks_off()
-    handles = axes.flat[0].get_legend_handles_labels()
-    made.legend(*handles, loc="outside upper center", ncols=3, labelcolor=GREY, frameon=False, fontsize=9)
+    legend(made, ncols=3, fontsize=9)
     return made
 
 
@@ -113,6 +112,5 @@ def counted(panels: Mapping[str, Mapping[str, Sequence[float]]], truth: Mapping[
         axis.set_title(title, color=GREY, fontsize=10)
         axis.set_xticks(range(len(kinds)), list(kinds), fontsize=8)
         axis.set(xlabel="clusters, data", ylabel="effective number of adaptors", ylim=(0.5, None))
-    handles = axes.flat[0].get_legend_handles_labels()
-    made.legend(*handles, loc="outside upper center", ncols=2, labelcolor=GREY, frameon=False, fontsize=9)
+    legend(made, ncols=2, fontsize=9)
     return made

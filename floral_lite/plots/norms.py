@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from .style import COLOURS, GREY, Picture, bare, figure
+from .style import COLOURS, GREY, Picture, bare, figure, grouped_bars, legend
 
 
 def reaches(named: Mapping[str, npt.ArrayLike]) -> Picture:
@@ -43,8 +43,7 @@ def client_statistics(
         pooled: further (mean, deviation), by name.
     """
     means, deviations = np.asarray(means), np.asarray(deviations)
-    made, axes = figure(1, 1, 6.8, 3.2)
-    axis = axes[0, 0]
+    made, ((axis,),) = figure(1, 1, 6.8, 3.2)
     places = np.arange(len(means))
     look = {"fmt": "o", "capsize": 3, "markersize": 5}
     axis.errorbar(places, means, deviations, color=COLOURS[0], label="a client", **look)
@@ -58,7 +57,7 @@ def client_statistics(
         xticks=places,
         xlim=(-0.6, len(means) + len(pooled) - 0.4),
     )
-    made.legend(loc="outside upper center", ncols=3, labelcolor=GREY, frameon=False)
+    legend(made, ncols=3)
     return made
 
 
@@ -100,13 +99,8 @@ def accuracy_bars(runs: Mapping[str, Sequence[float]], groups: Sequence[str]) ->
         runs: accuracies in per cent, one a group, by the run's name.
         groups: what the groups are called.
     """
-    made, axes = figure(1, 1, 6.8, 3.2)
-    axis = axes[0, 0]
-    width = 0.8 / len(runs)
-    for run, ((label, heights), colour) in enumerate(zip(runs.items(), COLOURS, strict=False)):
-        places = np.arange(len(groups)) + (run - (len(runs) - 1) / 2) * width
-        bars = axis.bar(places, heights, width, color=colour, label=label)
-        axis.bar_label(bars, fmt="%.0f", color=GREY, fontsize=8)
+    made, ((axis,),) = figure(1, 1, 6.8, 3.2)
+    grouped_bars(axis, runs, "%.0f")
     axis.set(ylabel="test accuracy (%)", ylim=(0, 112), xticks=range(len(groups)), xticklabels=groups)
-    made.legend(loc="outside upper center", ncols=len(runs), labelcolor=GREY, frameon=False)
+    legend(made, ncols=len(runs))
     return made

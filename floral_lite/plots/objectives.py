@@ -7,9 +7,12 @@ import numpy as np
 import numpy.typing as npt
 from matplotlib.axes import Axes
 
-from .style import COLOURS, GREY, MARKERS, Picture, figure
+from .style import COLOURS, GREY, Picture, figure, legend, mark_style
 
 EAST, NORTH = "east (100 m)", "north (100 m)"
+COLUMNS = 3  # panels a row
+MIXTURE = (0.7, 0.3)  # of Jensen's client 1; that of client 2 is the same the other way round
+REACH = 4.0  # their largest distance: the axes are made for it, so that they stand still
 
 
 class Answer(NamedTuple):
@@ -37,14 +40,7 @@ def readings(points: npt.ArrayLike, clusters: npt.ArrayLike) -> Picture:
     for axis, cluster in zip(axes[0], names, strict=True):
         for number, client in enumerate(np.flatnonzero(clusters == cluster)):
             east, north = points[client].T
-            axis.scatter(
-                east,
-                north,
-                s=18,
-                color=COLOURS[number % len(COLOURS)],
-                marker=MARKERS[number % len(MARKERS)],
-                label=f"client {client}",
-            )
+            axis.scatter(east, north, s=18, label=f"client {client}", **mark_style(number))
         _street(axis, points.reshape(-1, 2))
         axis.legend(
             labelcolor=GREY,
@@ -59,20 +55,17 @@ def readings(points: npt.ArrayLike, clusters: npt.ArrayLike) -> Picture:
     return made
 
 
-def answers(
-    clients: npt.ArrayLike, clusters: npt.ArrayLike, found: Mapping[str, Answer], columns: int = 3
-) -> Picture:
+def answers(clients: npt.ArrayLike, clusters: npt.ArrayLike, found: Mapping[str, Answer]) -> Picture:
     """A panel an objective: clients, the models (stars), and a line from each client to its own model.
 
     Args:
         clients: where each client's own loss is least, shape (K, 2), in 100 m.
         clusters: of each client, shape (K,): its colour and its marker.
         found: answers by title.
-        columns: panels a row.
     """
     clients, clusters = np.asarray(clients), np.asarray(clusters)
-    rows = -(-len(found) // columns)
-    made, axes = figure(rows, columns, 1.5 * columns + 0.4, 3.2 * rows)
+    rows = -(-len(found) // COLUMNS)
+    made, axes = figure(rows, COLUMNS, 1.5 * COLUMNS + 0.4, 3.2 * rows)
     for axis in axes.flat[len(found) :]:
         axis.remove()
     for axis, (title, answer) in zip(axes.flat, found.items(), strict=False):
@@ -80,13 +73,7 @@ def answers(
         for client, own in zip(clients, personal, strict=True):
             axis.plot(*zip(client, own, strict=True), color=GREY, linewidth=0.8, zorder=1)
         for cluster in np.unique(clusters):
-            axis.scatter(
-                *clients[clusters == cluster].T,
-                s=20,
-                color=COLOURS[cluster % len(COLOURS)],
-                marker=MARKERS[cluster % len(MARKERS)],
-                zorder=2,
-            )
+            axis.scatter(*clients[clusters == cluster].T, s=20, zorder=2, **mark_style(cluster))
         axis.scatter(*models.T, marker="*", s=90, color=GREY, edgecolor="white", linewidth=0.6, zorder=3)
         axis.set_title(title, color=GREY, fontsize=10)
         _street(axis, clients)
@@ -95,19 +82,17 @@ def answers(
     return made
 
 
-def jensen(distance: float, mixture: tuple[float, float] = (0.7, 0.3), reach: float = 4.0) -> Picture:
+def jensen(distance: float) -> Picture:
     """Two clients with the losses 1/2 ||w - m||^2, a model at each, and what mixing them does to client 1.
 
     Left the plane, with lines of equal loss around each client. Right the loss of client 1 on the way
     from model 1 to model 2: of the mixed model (FML), and the mixture of the two losses (MFL).
 
     Args:
-        distance: between the clients, in 100 m, at most `reach`.
-        mixture: pi of client 1; that of client 2 is the same the other way round.
-        reach: the largest distance; the axes are made for it, so that they stand still.
+        distance: between the clients, in 100 m, at most 4.
     """
     clients = np.array([[-distance / 2, 0.0], [distance / 2, 0.0]])
-    personal = np.array([mixture, mixture[::-1]]) @ clients
+    personal = np.array([MIXTURE, MIXTURE[::-1]]) @ clients
     made, axes = figure(1, 2, 6.8, 3.2)
     plane, section = axes[0]
     angles = np.linspace(0, 2 * np.pi, 100)
@@ -124,7 +109,7 @@ def jensen(distance: float, mixture: tuple[float, float] = (0.7, 0.3), reach: fl
         plane.annotate(
             rf"$w_{number + 1}$", client, (0, -16), textcoords="offset points", ha="center", color=GREY
         )
-    half = reach / 2 + 1.6
+    half = REACH / 2 + 1.6
     plane.set(xlabel=EAST, ylabel=NORTH, xlim=(-half, half), ylim=(-2.4, 2.4), aspect="equal")
     plane.legend(labelcolor=GREY, frameon=False, fontsize=8, loc="upper center", ncols=2)
 
@@ -132,15 +117,15 @@ def jensen(distance: float, mixture: tuple[float, float] = (0.7, 0.3), reach: fl
     far = 0.5 * distance**2  # the loss of client 1 at model 2; at its own it is 0
     section.plot(share, far * share, "--", color=COLOURS[3], label=r"$\sum_c \pi_c f(w_c)$, in (MFL)")
     section.plot(share, far * share**2, color=COLOURS[2], label=r"$f(\sum_c \pi_c w_c)$, in (FML)")
-    lower, upper = far * mixture[1] ** 2, far * mixture[1]
-    section.plot([mixture[1]] * 2, [lower, upper], color=GREY, marker="o", markersize=4)
+    lower, upper = far * MIXTURE[1] ** 2, far * MIXTURE[1]
+    section.plot([MIXTURE[1]] * 2, [lower, upper], color=GREY, marker="o", markersize=4)
     gap = f"gap {upper - lower:.2f}"
-    section.annotate(gap, (mixture[1], upper), (0, 6), textcoords="offset points", ha="right", color=GREY)
+    section.annotate(gap, (MIXTURE[1], upper), (0, 6), textcoords="offset points", ha="right", color=GREY)
     section.set(
         xlabel=r"$\pi_2$, the weight of model 2",
         ylabel="loss of client 1",
         xlim=(-0.03, 1.03),
-        ylim=(-0.02 * reach**2, 0.53 * reach**2),
+        ylim=(-0.02 * REACH**2, 0.53 * REACH**2),
     )
     section.legend(labelcolor=GREY, frameon=False, loc="upper left")
     return made
@@ -154,14 +139,13 @@ def segment(shares: npt.ArrayLike, curves: Mapping[str, npt.ArrayLike], label: s
         curves: a number at each share, shape (n,), by name.
         label: what the numbers are, with their unit.
     """
-    made, axes = figure(1, 1, 6.0, 3.2)
-    axis = axes[0, 0]
+    made, ((axis,),) = figure(1, 1, 6.0, 3.2)
     for number, (name, values) in enumerate(curves.items()):
         axis.plot(
             shares, values, "-:"[number % 2], marker="o", markersize=3, color=COLOURS[number], label=name
         )
     axis.set(xlabel="weight of the second model", ylabel=label)
-    made.legend(loc="outside upper center", ncols=2, labelcolor=GREY, frameon=False)
+    legend(made, ncols=2)
     return made
 
 

@@ -1,12 +1,11 @@
 """Figures of preconditioning: paths of two factors, and how fast their product moves."""
 
 from collections.abc import Mapping
-from itertools import cycle
 
 import numpy as np
 import numpy.typing as npt
 
-from .style import COLOURS, DASHES, GREY, Picture, figure
+from .style import GREY, Picture, figure, grouped_bars, legend, line_style
 
 
 def valley(
@@ -29,18 +28,17 @@ def valley(
     plane.contour(u, v, loss, levels=0.5 * target**2 * 4.0 ** np.arange(-4, 9), colors=GREY, linewidths=0.5)
     bottom = u[u > target / reach[1]]
     plane.plot(bottom, target / bottom, ":", color=GREY, linewidth=2, label="$uv$ = target")
-    for (name, path), colour, dash in zip(paths.items(), COLOURS, cycle(DASHES), strict=False):
+    for number, (name, path) in enumerate(paths.items()):
         points = np.asarray(path, dtype=float)
         steps = np.arange(len(points))
-        look = {"color": colour, "linestyle": dash, "marker": "o", "markersize": 3, "linewidth": 1.2}
+        look = {**line_style(number), "marker": "o", "markersize": 3, "linewidth": 1.2}
         plane.plot(*points.T, **look, label=name)
         product.plot(steps, points.prod(axis=1), **look, label=name)
     plane.set(xlabel="factor $u$", ylabel="factor $v$", xlim=u[[0, -1]], ylim=v[[0, -1]])
     plane.set_title(title, color=GREY, fontsize=10)
     product.axhline(target, color=GREY, linestyle=":", linewidth=2)
     product.set(xlabel="step", ylabel="product $uv$", ylim=(-0.5 * target, 2 * target))
-    made.legend(*plane.get_legend_handles_labels(), loc="outside lower center", ncols=3, labelcolor=GREY,
-                frameon=False)  # fmt: skip
+    legend(made, loc="outside lower center", ncols=3)
     return made
 
 
@@ -51,10 +49,9 @@ def rates(splits: npt.ArrayLike, speeds: Mapping[str, npt.ArrayLike]) -> Picture
         splits: s of (s u, v / s), > 0, shape (n,).
         speeds: of each rule at each split, relative to a step of the weight itself, each (n,).
     """
-    made, axes = figure(1, 1, 6.4, 3.4)
-    axis = axes[0, 0]
-    for (name, speed), colour, dash in zip(speeds.items(), COLOURS, cycle(DASHES), strict=False):
-        axis.loglog(splits, speed, color=colour, linestyle=dash, label=name)
+    made, ((axis,),) = figure(1, 1, 6.4, 3.4)
+    for number, (name, speed) in enumerate(speeds.items()):
+        axis.loglog(splits, speed, label=name, **line_style(number))
     axis.axhline(1, color=GREY, linewidth=0.8)
     axis.set(xlabel="split $s$ of $(s\\,u,\\ v/s)$", ylabel="speed of $uv$ (1: that of a plain weight)")
     axis.legend(labelcolor=GREY, frameon=False)
@@ -68,17 +65,11 @@ def directions(singular_values: npt.ArrayLike, speeds: Mapping[str, npt.ArrayLik
         singular_values: of U, falling, shape (r,).
         speeds: by the name of the rule, one > 0 for each direction, shape (r,).
     """
-    sigma = np.asarray(singular_values)
-    made, axes = figure(1, 1, 6.4, 3.2)
-    axis = axes[0, 0]
-    width = 0.8 / len(speeds)
-    for place, (name, speed) in enumerate(speeds.items()):
-        where = np.arange(len(sigma)) + (place - (len(speeds) - 1) / 2) * width
-        bars = axis.bar(where, speed, width, color=COLOURS[place], label=name)
-        axis.bar_label(bars, fmt="%.2g", color=GREY, fontsize=8)
-    names = [f"$\\sigma_{i + 1}$ = {value:g}" for i, value in enumerate(sigma)]
+    made, ((axis,),) = figure(1, 1, 6.4, 3.2)
+    grouped_bars(axis, speeds, "%.2g")
+    names = [f"$\\sigma_{i + 1}$ = {value:g}" for i, value in enumerate(np.asarray(singular_values))]
     axis.set(
-        xticks=range(len(sigma)),
+        xticks=range(len(names)),
         xticklabels=names,
         xlabel="direction of $\\mathbf{U}$, by its singular value",
         ylabel="speed (1: that of a plain weight)",

@@ -7,7 +7,7 @@ import numpy.typing as npt
 import pandas as pd
 from matplotlib.lines import Line2D
 
-from .style import COLOURS, DASHES, GREY, Picture, figure
+from .style import COLOURS, GREY, Picture, figure, legend, line_style
 
 ROLES = ("shared", "clustered", "private")
 HATCHES = ("", "///", "...")
@@ -30,13 +30,8 @@ def fates(paths: Mapping[str, npt.ArrayLike], clusters: Sequence[int], local_ste
         rounds = len(values)
         for client, cluster in enumerate(clusters):
             for number in range(rounds):
-                axis.plot(
-                    local_steps * number + np.arange(local_steps + 1),
-                    values[number, :, client],
-                    DASHES[cluster % len(DASHES)],
-                    color=COLOURS[cluster % len(COLOURS)],
-                    linewidth=1,
-                )
+                steps = local_steps * number + np.arange(local_steps + 1)
+                axis.plot(steps, values[number, :, client], linewidth=1, **line_style(cluster))
         for number in range(1, rounds):
             axis.axvline(local_steps * number, color=GREY, linewidth=0.6, alpha=0.6)
         axis.set(xlabel="local step", xlim=(0, local_steps * rounds))
@@ -45,12 +40,7 @@ def fates(paths: Mapping[str, npt.ArrayLike], clusters: Sequence[int], local_ste
     for axis in axes[0, 1:]:
         axis.set_yticklabels([])
     axes[0, 0].set_ylabel("value at each client")
-    lines = [
-        Line2D(
-            [], [], linestyle=DASHES[c % len(DASHES)], color=COLOURS[c % len(COLOURS)], label=f"cluster {c}"
-        )
-        for c in sorted(set(clusters))
-    ]
+    lines = [Line2D([], [], label=f"cluster {c}", **line_style(c)) for c in sorted(set(clusters))]
     made.legend(
         handles=lines,
         loc="outside upper center",
@@ -99,6 +89,5 @@ def side_by_side(frame: pd.DataFrame) -> Picture:
     held.set_xlabel("numbers held (thousands)")
     sent.set_xlabel("sent a round (kB)")
     right.set(xlabel="test accuracy (%)", xlim=(0, 108))
-    lines, labels = held.get_legend_handles_labels()
-    made.legend(lines, labels, loc="outside upper left", ncols=3, labelcolor=GREY, frameon=False, fontsize=9)
+    legend(made, loc="outside upper left", ncols=3, fontsize=9)
     return made

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from .style import COLOURS, GREY, MARKERS, Picture, figure
+from .style import GREY, Picture, figure, mark_style
 
 
 def who_counts(weights: npt.ArrayLike, groups: Sequence[int]) -> Picture:
@@ -19,8 +19,7 @@ def who_counts(weights: npt.ArrayLike, groups: Sequence[int]) -> Picture:
     weights = np.asarray(weights, dtype=float)
     order = sorted(range(len(groups)), key=lambda client: groups[client])
     rows, columns = weights.shape
-    made, axes = figure(1, 1, 7.6, 0.6 * rows + 1.0)
-    axis = axes[0, 0]
+    made, ((axis,),) = figure(1, 1, 7.6, 0.6 * rows + 1.0)
     for group in sorted(set(groups)):
         places = np.array([place for place, client in enumerate(order) if groups[client] == group])
         for row in range(rows):
@@ -28,9 +27,8 @@ def who_counts(weights: npt.ArrayLike, groups: Sequence[int]) -> Picture:
                 places,
                 np.full(len(places), row),
                 s=1200 * weights[row, order][places],
-                color=COLOURS[group % len(COLOURS)],
-                marker=MARKERS[group % len(MARKERS)],
                 linewidth=0,
+                **mark_style(group),
             )
         if places[0]:
             axis.axvline(places[0] - 0.5, color=GREY, linewidth=0.6)

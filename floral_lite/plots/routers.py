@@ -7,7 +7,7 @@ import numpy.typing as npt
 import pandas as pd
 from matplotlib.lines import Line2D
 
-from .style import COLOURS, DASHES, GREY, Picture, figure
+from .style import COLOURS, GREY, Picture, figure, legend, line_style
 
 # columns of a followed run, what their axis says, and its scale
 FOLLOWED = {
@@ -28,28 +28,23 @@ def followed(runs: Mapping[str, pd.DataFrame]) -> Picture:
     for axis, (column, (label, scale)) in zip(axes.flat, FOLLOWED.items(), strict=True):
         for number, (name, frame) in enumerate(runs.items()):
             series = frame[column].dropna()
-            axis.plot(
-                series.index, series, DASHES[number % 4], color=COLOURS[number % len(COLOURS)], label=name
-            )
+            axis.plot(series.index, series, label=name, **line_style(number))
         axis.set(ylabel=label, yscale=scale)
     for axis in axes[1]:
         axis.set_xlabel("communication round")
-    lines, labels = axes[0, 0].get_legend_handles_labels()
-    made.legend(lines, labels, loc="outside upper center", ncols=2, labelcolor=GREY, frameon=False)
+    legend(made, ncols=2)
     return made
 
 
-def triangle(
-    models: npt.ArrayLike, optimum: npt.ArrayLike, path: npt.ArrayLike, limit: float = 2.2
-) -> Picture:
+def triangle(models: npt.ArrayLike, optimum: npt.ArrayLike, path: npt.ArrayLike) -> Picture:
     """Three models in the plane, a client's best model, and the path of the client's mixture.
 
     Args:
         models: w_c, shape (C, 2).
         optimum: where the client's loss 1/2 ||w - optimum||^2 is least, shape (2,).
         path: the mixed model after each step, shape (n, 2).
-        limit: both axes run from -limit to limit.
     """
+    limit = 2.2  # of both axes, so that they stand still under a slider
     models, optimum, path = np.asarray(models), np.asarray(optimum), np.asarray(path)
     made, ((axis,),) = figure(1, 1, 4.6, 4.2)
     angles = np.linspace(0, 2 * np.pi, 200)
@@ -76,7 +71,7 @@ def triangle(
         ylim=(-limit, limit),
         aspect="equal",
     )
-    made.legend(loc="outside upper center", ncols=2, labelcolor=GREY, frameon=False, fontsize=9)
+    legend(made, ncols=2, fontsize=9)
     return made
 
 
@@ -92,15 +87,8 @@ def orders(sizes: npt.ArrayLike, errors: Mapping[str, npt.ArrayLike], xlabel: st
     made, ((axis,),) = figure(1, 1, 6.0, 3.4)
     for number, (name, values) in enumerate(errors.items()):
         slope = np.polyfit(np.log(np.asarray(sizes)), np.log(np.asarray(values)), 1)[0]
-        axis.plot(
-            sizes,
-            values,
-            DASHES[number % 4],
-            marker="o",
-            markersize=4,
-            color=COLOURS[number % len(COLOURS)],
-            label=f"{name}, slope {slope:.1f}",
-        )
+        look = {**line_style(number), "marker": "o", "markersize": 4}
+        axis.plot(sizes, values, label=f"{name}, slope {slope:.1f}", **look)
     axis.set(xlabel=xlabel, ylabel=ylabel, xscale="log", yscale="log")
     axis.legend(labelcolor=GREY, frameon=False)
     return made
@@ -119,25 +107,17 @@ def crowding(
     made, axes = figure(1, 2, 7.6, 3.2)
     for axis, values in zip(axes[0], (gaps, weights), strict=True):
         for cluster, series in values.items():
-            look = {"linestyle": DASHES[cluster % 4], "color": COLOURS[cluster % len(COLOURS)]}
-            axis.plot(rounds, series, marker="o", markersize=3, label=f"cluster {cluster}", **look)
+            look = {**line_style(cluster), "marker": "o", "markersize": 3}
+            axis.plot(rounds, series, label=f"cluster {cluster}", **look)
         axis.set_xlabel("communication round")
     axes[0, 0].axhline(0, color=GREY, linewidth=0.8)
     axes[0, 0].set_ylabel("advantage in training loss")
     axes[0, 1].set(ylabel="weight of the crowded adaptor", ylim=(-0.03, 1.03))
-    lines, labels = axes[0, 0].get_legend_handles_labels()
-    made.legend(lines, labels, loc="outside upper center", ncols=4, labelcolor=GREY, frameon=False)
+    legend(made, ncols=4)
     return made
 
 
-def matrix(
-    values: npt.ArrayLike,
-    xlabel: str,
-    ylabel: str,
-    title: str = "",
-    rows: Sequence[str] | None = None,
-    decimals: int = 2,
-) -> Picture:
+def matrix(values: npt.ArrayLike, xlabel: str, ylabel: str, title: str) -> Picture:
     """A small matrix with its numbers in the cells; the least of each row is framed.
 
     Args:
@@ -145,25 +125,19 @@ def matrix(
         xlabel: what a column is.
         ylabel: what a row is.
         title: of the figure.
-        rows: a name for each row; by default its number.
-        decimals: of the numbers.
     """
     values = np.asarray(values)
     made, ((axis,),) = figure(1, 1, 0.8 * values.shape[1] + 1.6, 0.5 * len(values) + 1.2)
     axis.imshow(values, cmap="Blues", aspect="auto", vmin=0)
     for (row, column), value in np.ndenumerate(values):
-        dark = value > 0.6 * values.max()
-        axis.text(
-            column, row, f"{value:.{decimals}f}", ha="center", va="center", color="white" if dark else "black"
-        )
+        colour = "white" if value > 0.6 * values.max() else "black"
+        axis.text(column, row, f"{value:.2f}", ha="center", va="center", color=colour)
     for row, column in enumerate(values.argmin(axis=1)):
         corner = (column - 0.46, row - 0.44)
         outline = [(0, 0), (0.92, 0), (0.92, 0.88), (0, 0.88), (0, 0)]
         x, y = np.transpose(outline) + np.array(corner)[:, None]
         axis.add_line(Line2D(x, y, color=COLOURS[1], linewidth=2.5))
-    names = [str(row) for row in range(len(values))] if rows is None else list(rows)
     axis.set(xlabel=xlabel, ylabel=ylabel, xticks=range(values.shape[1]), yticks=range(len(values)))
-    axis.set_yticklabels(names)
     axis.set_title(title, color=GREY, fontsize=10)
     axis.tick_params(length=0)
     axis.spines[:].set_visible(False)

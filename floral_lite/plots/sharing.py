@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 from matplotlib.ticker import NullFormatter
 
-from .style import COLOURS, DASHES, GREY, MARKERS, Picture, figure
+from .style import COLOURS, DASHES, GREY, Picture, figure, legend, mark_style
 
 
 def estimates(best: npt.ArrayLike, found: Mapping[str, npt.ArrayLike]) -> Picture:
@@ -20,8 +20,7 @@ def estimates(best: npt.ArrayLike, found: Mapping[str, npt.ArrayLike]) -> Pictur
     made, axes = figure(1, len(found), 3.6 * len(found), 3.4)
     for axis, (title, models) in zip(axes[0], found.items(), strict=True):
         for cluster, dots in enumerate(np.asarray(models).swapaxes(0, 1)):
-            look = {"color": COLOURS[cluster % len(COLOURS)], "marker": MARKERS[cluster % len(MARKERS)]}
-            axis.plot(*dots.T, linestyle="none", markersize=4, alpha=0.5, **look)
+            axis.plot(*dots.T, linestyle="none", markersize=4, alpha=0.5, **mark_style(cluster))
         axis.plot(*centres.T, "X", color=GREY, markersize=9)
         reach = np.abs(centres).max() + 1
         axis.set(xlabel="base $u$", ylabel="adaptor $a_c$", xlim=(-reach, reach), ylim=(-reach, reach))
@@ -41,13 +40,12 @@ def over_clients(
     """
     made, ((axis,),) = figure(1, 1, 6.2, 3.8)
     for number, (name, values) in enumerate(measured.items()):
-        marker = MARKERS[number % len(MARKERS)]
-        axis.plot(clients, values, color=COLOURS[number], marker=marker, markersize=6, label=name)
+        axis.plot(clients, values, **mark_style(number), markersize=6, label=name)
     for number, (name, values) in enumerate(bounds.items()):
         colour = COLOURS[(len(measured) + number) % len(COLOURS)]
         axis.plot(clients, values, color=colour, linestyle=DASHES[1 + number % 3], label=name)
     axis.set(xlabel="clients K", ylabel="squared error of the base's gradient", xscale="log", yscale="log")
     axis.set_xticks(np.asarray(clients), [f"{each:g}" for each in np.asarray(clients)])
     axis.xaxis.set_minor_formatter(NullFormatter())
-    made.legend(loc="outside upper center", ncols=2, labelcolor=GREY, frameon=False, fontsize=9)
+    legend(made, ncols=2, fontsize=9)
     return made

@@ -1,12 +1,13 @@
-"""The house's style: colours, an empty figure.
+"""The house's style: colours, an empty figure, and what many figures have in them.
 
 Colours are told apart by colour-blind readers; text and lines are of a grey that is readable
 on white and on dark pages, and the background is transparent.
 """
 
 import io
+from collections.abc import Mapping
 from threading import Lock
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -41,6 +42,43 @@ def figure(rows: int, columns: int, width: float, height: float) -> tuple[Pictur
     with STYLE, sns.axes_style("ticks", {**style, **hidden}):
         made = Picture(figsize=(width, height), layout="constrained", facecolor="none")
         return made, made.subplots(rows, columns, squeeze=False)
+
+
+def line_style(number: int) -> dict[str, Any]:
+    """The colour and the dashes of a line, by its number."""
+    return {"color": COLOURS[number % len(COLOURS)], "linestyle": DASHES[number % len(DASHES)]}
+
+
+def mark_style(number: int) -> dict[str, Any]:
+    """The colour and the marker of a group of points, by its number."""
+    return {"color": COLOURS[number % len(COLOURS)], "marker": MARKERS[number % len(MARKERS)]}
+
+
+def legend(made: Picture, **look: Any) -> None:
+    """The names of what the first panel shows, above the panels, or where `loc` says."""
+    names = made.axes[0].get_legend_handles_labels()
+    made.legend(*names, **{"loc": "outside upper center", "labelcolor": GREY, "frameon": False, **look})
+
+
+def grouped_bars(axis: Axes, named: Mapping[str, npt.ArrayLike], fmt: str) -> None:
+    """Groups of bars at 0, 1, ...: each has a bar of every name, with its height above it.
+
+    Args:
+        axis: to draw on.
+        named: the heights, one a group, by name.
+        fmt: of the heights, such as "%.0f".
+    """
+    width = 0.8 / len(named)
+    for number, (name, heights) in enumerate(named.items()):
+        places = np.arange(np.size(heights)) + (number - (len(named) - 1) / 2) * width
+        drawn = axis.bar(places, heights, width, color=COLOURS[number % len(COLOURS)], label=name)
+        axis.bar_label(drawn, fmt=fmt, color=GREY, fontsize=8)
+
+
+def signed_image(axis: Axes, image: npt.ArrayLike, limit: float, **look: Any) -> AxesImage:
+    """A matrix as colours: purple is negative, orange positive, `limit` strongest; NaN is left out."""
+    bare(axis)
+    return axis.imshow(image, cmap="PuOr_r", vmin=-limit, vmax=limit, interpolation="nearest", **look)
 
 
 def bare(axis: Axes) -> None:

@@ -2,11 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 
-import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from .style import COLOURS, GREY, MARKERS, Picture, bare, colour_bar, figure
+from .style import GREY, Picture, colour_bar, figure, legend, mark_style, signed_image
 
 
 def matrices(rows: Sequence[Mapping[str, npt.ArrayLike]], limit: float) -> Picture:
@@ -19,9 +18,7 @@ def matrices(rows: Sequence[Mapping[str, npt.ArrayLike]], limit: float) -> Pictu
     made, axes = figure(len(rows), len(rows[0]), 2.1 * len(rows[0]) + 0.6, 0.95 * len(rows) + 0.3)
     for line, row in zip(axes, rows, strict=True):
         for axis, (title, matrix) in zip(line, row.items(), strict=True):
-            look = {"cmap": "PuOr_r", "vmin": -limit, "vmax": limit, "interpolation": "nearest"}
-            shown = axis.imshow(np.asarray(matrix), **look)
-            bare(axis)
+            shown = signed_image(axis, matrix, limit)
             axis.set_title(title, color=GREY, fontsize=9)
     colour_bar(made, shown, axes.ravel().tolist(), "entry", shrink=0.9)
     return made
@@ -35,8 +32,8 @@ def base_by_models(seeds: pd.DataFrame) -> Picture:
     """
     made, ((axis,),) = figure(1, 1, 5.6, 3.6)
     for number, (clusters, part) in enumerate(seeds.groupby("clusters")):
-        look = {"linestyle": "none", "color": COLOURS[number], "markersize": 7, "alpha": 0.85}
-        axis.plot(part["models"], part["base"], MARKERS[number], label=f"{clusters} clusters", **look)
+        look = {**mark_style(number), "linestyle": "none", "markersize": 7, "alpha": 0.85}
+        axis.plot(part["models"], part["base"], label=f"{clusters} clusters", **look)
     ends = [seeds["models"].min() / 2, seeds["models"].max() * 2]
     axis.plot(ends, ends, color=GREY, linestyle="--", linewidth=1, label="equal")
     axis.set(
@@ -45,5 +42,5 @@ def base_by_models(seeds: pd.DataFrame) -> Picture:
         xscale="log",
         yscale="log",
     )
-    made.legend(loc="outside upper center", ncols=4, labelcolor=GREY, frameon=False)
+    legend(made, ncols=4)
     return made

@@ -1,7 +1,6 @@
 """Figures of chapters on the paper's tables: beside its numbers, overfitting, mixtures, prices."""
 
 from collections.abc import Mapping, Sequence
-from itertools import cycle
 from math import ceil
 from typing import Any
 
@@ -13,7 +12,7 @@ from matplotlib.axis import Axis
 from matplotlib.ticker import LogLocator, NullFormatter
 
 from .federations import MIXTURE_WEIGHT, draw_mixture
-from .style import COLOURS, DASHES, GREY, MARKERS, Picture, colour_bar, figure
+from .style import COLOURS, GREY, Picture, colour_bar, figure, legend, line_style, mark_style
 
 
 def panels(titles: Sequence[str], width: float, height: float, across: int = 2) -> tuple[Picture, list[Axes]]:
@@ -64,8 +63,7 @@ def beside(frame: pd.DataFrame, rows: Mapping[str, str], columns: Mapping[str, s
             axis.errorbar(part[f"{prefix}mean"], places + shift, xerr=spread, label=name, **shape)
         name_rows(axis, list(rows.values()), shown=number % 2 == 0)
         axis.set_xlabel("test accuracy (%)")
-    handles, labels = axes[0].get_legend_handles_labels()
-    made.legend(handles, labels, loc="outside upper center", ncols=2, labelcolor=GREY, frameon=False)
+    legend(made, ncols=2)
     return made
 
 
@@ -77,15 +75,16 @@ def against_training(runs: Mapping[str, pd.DataFrame]) -> Picture:
             least test loss is marked.
     """
     made, ((axis,),) = figure(1, 1, 6.6, 3.8)
-    for (label, run), colour, dash in zip(runs.items(), cycle(COLOURS), cycle(DASHES), strict=False):
-        axis.plot(run["train_loss"], run["test_loss"], dash, color=colour, label=label)
+    for number, (label, run) in enumerate(runs.items()):
+        look = line_style(number)
+        axis.plot(run["train_loss"], run["test_loss"], label=label, **look)
         best = run.nsmallest(1, "test_loss")
-        axis.plot(best["train_loss"], best["test_loss"], "o", color=colour, markersize=6)
+        axis.plot(best["train_loss"], best["test_loss"], "o", color=look["color"], markersize=6)
     axis.set(xlabel="training loss (a run goes to the right)", ylabel="test loss", xscale="log", yscale="log")
     axis.invert_xaxis()
     for ruler in (axis.xaxis, axis.yaxis):
         plain_ticks(ruler, (1, 2, 5))
-    made.legend(loc="outside upper center", ncols=2, labelcolor=GREY, frameon=False, fontsize=9)
+    legend(made, ncols=2, fontsize=9)
     return made
 
 
@@ -120,13 +119,12 @@ def by_mismatch(
         part = seeds[seeds["column"] == column]
         for number, (row, label) in enumerate(rows.items()):
             mine = part[part["row"] == row]
-            look: dict[str, Any] = {"marker": MARKERS[number], "color": COLOURS[number], "linestyle": "none"}
-            axis.plot(mine["mismatch"], mine["accuracy"], label=label, alpha=0.8, **look)
+            look = {**mark_style(number), "linestyle": "none", "alpha": 0.8}
+            axis.plot(mine["mismatch"], mine["accuracy"], label=label, **look)
         if column in floor:
             axis.axhline(floor[column], color=GREY, linestyle="--", linewidth=1, label="FedAvg")
         axis.set(xlabel="mismatch at the end (0 to 2)", ylabel="test accuracy (%)", xlim=(-0.05, 1.6))
-    handles, labels = axes[0].get_legend_handles_labels()
-    made.legend(handles, labels, loc="outside upper center", ncols=4, labelcolor=GREY, frameon=False)
+    legend(made, ncols=4)
     return made
 
 
@@ -144,19 +142,11 @@ def prices(frame: pd.DataFrame, columns: Mapping[str, str], floor: Mapping[str, 
     for axis, column in zip(axes, columns, strict=True):
         for number, kind in enumerate(kinds):
             part = frame[(frame["column"] == column) & (frame["kind"] == kind)].sort_values("added")
-            look: dict[str, Any] = {
-                "marker": MARKERS[number],
-                "linestyle": DASHES[number % 4],
-                "color": COLOURS[number],
-            }
-            spread = part["sd"].fillna(0)
-            axis.errorbar(
-                part["added"], part["mean"], yerr=spread, capsize=2, markersize=4, label=kind, **look
-            )
+            look = {**line_style(number), **mark_style(number), "markersize": 4, "capsize": 2}
+            axis.errorbar(part["added"], part["mean"], yerr=part["sd"].fillna(0), label=kind, **look)
         if column in floor:
             axis.axhline(floor[column], color=GREY, linestyle="--", linewidth=1, label="FedAvg")
         axis.set(xlabel="parameters added (% of the base)", ylabel="test accuracy (%)", xscale="log")
         plain_ticks(axis.xaxis, (1, 3))
-    handles, labels = axes[0].get_legend_handles_labels()
-    made.legend(handles, labels, loc="outside upper center", ncols=3, labelcolor=GREY, frameon=False)
+    legend(made, ncols=3)
     return made
