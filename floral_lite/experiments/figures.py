@@ -54,7 +54,7 @@ def draw(frame: pd.DataFrame, value: str = "test_loss") -> Picture:
             low, high = factor * part["low"], factor * part["high"]
             axis.fill_between(part["round"], low, high, color=colour, alpha=0.2, linewidth=0)
             lines.setdefault(part["row_label"].iloc[0], line)
-        axis.set_title(panel["column_label"].iloc[0], color=GREY, fontsize=10)
+        axis.set_title(panel["column_label"].iloc[0], fontsize=10)
         axis.set_xlabel("communication round")
         if value.endswith("loss"):
             axis.set_yscale("log")

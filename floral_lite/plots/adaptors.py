@@ -37,7 +37,7 @@ def matrices(named: Mapping[str, npt.ArrayLike], signs: str = "", limit: float |
     made, axes = figure(1, len(parts), 1.9 * len(parts) + 0.8, 2.1)
     for place, (axis, name, part) in enumerate(zip(axes[0], named, parts, strict=True)):
         shown = signed_image(axis, part, limit, aspect="auto")
-        axis.set_title(name, color=GREY, fontsize=9)
+        axis.set_title(name, fontsize=9)
         if 0 < place <= len(signs):
             axis.set_ylabel(f"${signs[place - 1]}$", rotation=0, ha="right", va="center", fontsize=14)
     colour_bar(made, shown, axes[0].tolist(), "entry")
@@ -133,7 +133,6 @@ def factor_shapes(outputs: int, inputs: int, rank: int) -> Picture:
     used = 100 * (outputs + inputs) * rank / (outputs * inputs)
     axis.set_title(
         f"rank {rank}: {(outputs + inputs) * rank:,} parameters beside {outputs * inputs:,}, {used:.1f}%",
-        color=GREY,
         fontsize=10,
     )
     legend(made, loc="outside lower center", ncols=3)

@@ -21,7 +21,7 @@ def places(panels: Mapping[str, npt.ArrayLike], clusters: Sequence[int]) -> Pict
         for cluster in sorted(set(clusters)):
             mine = np.array([own == cluster for own in clusters])
             axis.scatter(*points[mine].T, s=22, label=f"cluster {cluster}", **mark_style(cluster))
-        axis.set_title(title, color=GREY, fontsize=10)
+        axis.set_title(title, fontsize=10)
         axis.set(xlabel="first direction", ylabel="second direction", xticks=[], yticks=[])
     legend(made, ncols=2 * len(panels), fontsize=9)
     return made

@@ -74,7 +74,7 @@ def kernels(named: Mapping[str, npt.ArrayLike]) -> Picture:
     made, axes = figure(1, len(images), 3.0 * sum(ratios) + 0.7 * len(images) + 0.6, 3.6)
     for axis, (name, image) in zip(axes[0], images.items(), strict=True):
         shown = signed_image(axis, image, limit)
-        axis.set_title(name, color=GREY, fontsize=9)
+        axis.set_title(name, fontsize=9)
         axis.set_xlabel("input channel", fontsize=9)
     axes[0, 0].set_ylabel("output channel", fontsize=9)
     colour_bar(made, shown, axes[0].tolist(), "entry")
@@ -103,7 +103,7 @@ def unfoldings(kernel: npt.ArrayLike, dealt: Mapping[str, tuple[Sequence[int], S
         frame = Rectangle((-0.5, -0.5), width, height, fill=False, edgecolor=COLOURS[0], linewidth=2.5)
         frame.set_clip_on(False)
         axis.add_patch(frame)
-        axis.set_title(f"{name}: {matrix.shape[0]} x {matrix.shape[1]}", color=GREY, fontsize=9)
+        axis.set_title(f"{name}: {matrix.shape[0]} x {matrix.shape[1]}", fontsize=9)
         for label, part in ((axis.set_ylabel, rows), (axis.set_xlabel, columns)):
             label(", ".join(f"${INDICES[side]}$" for side in part), fontsize=9)
     return made
@@ -124,7 +124,7 @@ def factored_kernels(named: Mapping[str, Parts]) -> Picture:
             image = mosaic(kernel)
             signed_image(axis, image, float(np.nanmax(np.abs(image))))
             sizes = " x ".join(map(str, np.shape(kernel)))
-            axis.set_title(f"{title}: {sizes}", color=GREY, fontsize=9)
+            axis.set_title(f"{title}: {sizes}", fontsize=9)
         row[0].set_ylabel(name, fontsize=10)
     return made
 
@@ -144,7 +144,7 @@ def feature_maps(named: Mapping[str, npt.ArrayLike], rows: Sequence[str]) -> Pic
             axis = axes[row, column]
             signed_image(axis, channel, limit)
             if row == 0:
-                axis.set_title(name, color=GREY, fontsize=9)
+                axis.set_title(name, fontsize=9)
             if column == 0:
                 axis.set_ylabel(rows[row], fontsize=9)
     return made

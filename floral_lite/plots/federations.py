@@ -44,7 +44,7 @@ def image_grid(
         if column == 0:
             axis.set_ylabel(row_labels[row], rotation=0, ha="right", va="center")
         if row == 0 and column_labels:
-            axis.set_title(column_labels[column], color=GREY, fontsize=9)
+            axis.set_title(column_labels[column], fontsize=9)
     return made
 
 
@@ -112,7 +112,7 @@ def mixtures(
     for axis, entry in zip(axes[0], chosen, strict=True):
         shown = draw_mixture(axis, np.asarray(entry.mixture), history.clusters)
         accuracy = float("nan") if entry.test_accuracy is None else 100 * entry.test_accuracy
-        axis.set_title(title.format(round=entry.round, accuracy=accuracy), color=GREY, fontsize=10)
+        axis.set_title(title.format(round=entry.round, accuracy=accuracy), fontsize=10)
     axes[0, 0].set_ylabel("clients, by true cluster")
     colour_bar(made, shown, axes[0].tolist(), MIXTURE_WEIGHT)
     return made
@@ -156,7 +156,7 @@ def base_plus_adaptors(base: npt.ArrayLike, adaptors: npt.ArrayLike, mixture: np
     made, axes = figure(1, len(parts), 1.7 * len(parts), 1.7)
     for axis, part, name in zip(axes[0], parts, names, strict=True):
         signed_image(axis, part, limit, aspect="auto")
-        axis.set_title(name, color=GREY, fontsize=9)
+        axis.set_title(name, fontsize=9)
     return made
 
 

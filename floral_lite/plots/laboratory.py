@@ -82,7 +82,7 @@ def routers(histories: Mapping[str, History]) -> Picture | None:
     _fix(made, width, 2.9, right=0.35)
     for (name, entry), axis in zip(mixing.items(), axes[0], strict=True):
         drawn = draw_mixture(axis, np.asarray(entry.mixture), histories[name].clusters)
-        axis.set_title(f"{name}, round {entry.round}", color=GREY, fontsize=10)
+        axis.set_title(f"{name}, round {entry.round}", fontsize=10)
         axis.set_ylabel("clients")
     axes[0, 0].set_ylabel("clients, by true cluster")
     colour_bar(made, drawn, axes[0].tolist(), MIXTURE_WEIGHT)

@@ -37,7 +37,7 @@ def mosaics(panels: Mapping[str, npt.ArrayLike]) -> Picture:
         num_clusters, num_labels, height, width = images.shape
         mosaic = images.transpose(0, 2, 1, 3).reshape(num_clusters * height, num_labels * width)
         axis.imshow(mosaic, cmap="gray_r", vmin=0, vmax=1)
-        axis.set_title(title, color=GREY, fontsize=10)
+        axis.set_title(title, fontsize=10)
         axis.set_xticks(width * (np.arange(num_labels) + 0.5) - 0.5, range(num_labels))
         axis.set_yticks(height * (np.arange(num_clusters) + 0.5) - 0.5, range(num_clusters))
         axis.set(xlabel="label", ylabel="cluster")
@@ -59,7 +59,7 @@ def matrices(rows: Mapping[str, Mapping[str, npt.ArrayLike]], clusters: Sequence
         for axis, (rule, mixtures) in zip(line, panels.items(), strict=True):
             mixtures = np.asarray(mixtures)
             axis.imshow(mixtures[order], cmap="Blues", vmin=0, vmax=1, aspect="auto")
-            axis.set_title(f"{task}: {rule}", color=GREY, fontsize=10)
+            axis.set_title(f"{task}: {rule}", fontsize=10)
             axis.set(xlabel="adaptor", xticks=range(mixtures.shape[1]))
             axis.set_yticks(range(len(order)), [str(clusters[row]) for row in order])
             axis.set_ylabel("newcomers, by true cluster" if axis is line[0] else "cluster")
@@ -83,7 +83,7 @@ def by_samples(
             axis.errorbar(x, curve.mean, curve.sd, label=rule, **look)
         for number, (name, height) in enumerate(limits[title].items()):
             axis.axhline(height, color=GREY, linestyle=DASHES[1 + number % 3], linewidth=1, label=name)
-        axis.set_title(title, color=GREY, fontsize=10)
+        axis.set_title(title, fontsize=10)
         axis.set(xscale="log", xlabel="samples of the newcomer", ylabel="test accuracy (%)")
         first = next(iter(curves.values()))
         axis.set_xticks(list(first.x), [f"{x:g}" for x in first.x])
@@ -109,7 +109,7 @@ def counted(panels: Mapping[str, Mapping[str, Sequence[float]]], truth: Mapping[
             axis.hlines(
                 truth[kind], place - 0.35, place + 0.35, color=COLOURS[1], label=None if place else "true"
             )
-        axis.set_title(title, color=GREY, fontsize=10)
+        axis.set_title(title, fontsize=10)
         axis.set_xticks(range(len(kinds)), list(kinds), fontsize=8)
         axis.set(xlabel="clusters, data", ylabel="effective number of adaptors", ylim=(0.5, None))
     legend(made, ncols=2, fontsize=9)

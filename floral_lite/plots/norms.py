@@ -26,7 +26,7 @@ def reaches(named: Mapping[str, npt.ArrayLike]) -> Picture:
             axis.axvline(column - 0.5, color=GREY, linewidth=0.6)
         axis.plot(0, 0, marker="o", color=COLOURS[1], markersize=7)
         bare(axis)
-        axis.set_title(name, color=GREY, fontsize=9)
+        axis.set_title(name, fontsize=9)
         axis.set_xlabel("channel", fontsize=9)
     axes[0, 0].set_ylabel("sample", fontsize=9)
     return made
@@ -88,7 +88,7 @@ def fitted_lines(
             xlim=ends,
             ylim=(middle - 1.6 * room, middle + 1.3 * room),
         )
-        axis.set_title(rule, color=GREY, fontsize=10)
+        axis.set_title(rule, fontsize=10)
     return made
 
 

@@ -75,7 +75,7 @@ def answers(clients: npt.ArrayLike, clusters: npt.ArrayLike, found: Mapping[str,
         for cluster in np.unique(clusters):
             axis.scatter(*clients[clusters == cluster].T, s=20, zorder=2, **mark_style(cluster))
         axis.scatter(*models.T, marker="*", s=90, color=GREY, edgecolor="white", linewidth=0.6, zorder=3)
-        axis.set_title(title, color=GREY, fontsize=10)
+        axis.set_title(title, fontsize=10)
         _street(axis, clients)
     for row in axes:
         row[0].set_ylabel(NORTH)

@@ -35,7 +35,7 @@ def valley(
         plane.plot(*points.T, **look, label=name)
         product.plot(steps, points.prod(axis=1), **look, label=name)
     plane.set(xlabel="factor $u$", ylabel="factor $v$", xlim=u[[0, -1]], ylim=v[[0, -1]])
-    plane.set_title(title, color=GREY, fontsize=10)
+    plane.set_title(title, fontsize=10)
     product.axhline(target, color=GREY, linestyle=":", linewidth=2)
     product.set(xlabel="step", ylabel="product $uv$", ylim=(-0.5 * target, 2 * target))
     legend(made, loc="outside lower center", ncols=3)

@@ -36,7 +36,7 @@ def fates(paths: Mapping[str, npt.ArrayLike], clusters: Sequence[int], local_ste
             axis.axvline(local_steps * number, color=GREY, linewidth=0.6, alpha=0.6)
         axis.set(xlabel="local step", xlim=(0, local_steps * rounds))
         axis.set_ylim(every.min() - margin, every.max() + margin)
-        axis.set_title(role, color=GREY, fontsize=10)
+        axis.set_title(role, fontsize=10)
     for axis in axes[0, 1:]:
         axis.set_yticklabels([])
     axes[0, 0].set_ylabel("value at each client")

@@ -138,7 +138,7 @@ def matrix(values: npt.ArrayLike, xlabel: str, ylabel: str, title: str) -> Pictu
         x, y = np.transpose(outline) + np.array(corner)[:, None]
         axis.add_line(Line2D(x, y, color=COLOURS[1], linewidth=2.5))
     axis.set(xlabel=xlabel, ylabel=ylabel, xticks=range(values.shape[1]), yticks=range(len(values)))
-    axis.set_title(title, color=GREY, fontsize=10)
+    axis.set_title(title, fontsize=10)
     axis.tick_params(length=0)
     axis.spines[:].set_visible(False)
     return made

@@ -24,7 +24,7 @@ def estimates(best: npt.ArrayLike, found: Mapping[str, npt.ArrayLike]) -> Pictur
         axis.plot(*centres.T, "X", color=GREY, markersize=9)
         reach = np.abs(centres).max() + 1
         axis.set(xlabel="base $u$", ylabel="adaptor $a_c$", xlim=(-reach, reach), ylim=(-reach, reach))
-        axis.set_title(title, color=GREY, fontsize=10)
+        axis.set_title(title, fontsize=10)
     return made
 
 

@@ -21,7 +21,7 @@ def panels(titles: Sequence[str], width: float, height: float, across: int = 2) 
     down = ceil(len(titles) / across)
     made, axes = figure(down, across, width * across + 0.6, height * down + 0.6)
     for axis, title in zip(axes.flat, titles, strict=False):
-        axis.set_title(title, color=GREY, fontsize=10)
+        axis.set_title(title, fontsize=10)
     for axis in axes.flat[len(titles) :]:
         axis.set_axis_off()
     return made, axes.flat[: len(titles)].tolist()
