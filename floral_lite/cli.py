@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import Annotated, Any, cast, get_args
+from typing import Annotated, Any, cast
 
 import typer
 from tqdm import tqdm
@@ -15,7 +15,7 @@ from tqdm import tqdm
 from . import methods, tasks
 from ._version import __version__
 from .devices import find_device
-from .errors import DivergenceError, InputError, require
+from .errors import DivergenceError, InputError, check_choice, require
 from .experiments import commands
 from .federation import (
     Engine,
@@ -123,7 +123,7 @@ def run(
         setting or (),
     )
     find_device(device)
-    require(engine in get_args(Engine), f"engine is {engine!r}; it is 'fast' or 'loop'")
+    check_choice("engine", engine, Engine)
     require(max_memory is None or max_memory > 0, f"max_memory is {max_memory} GB; it must be positive")
     check_num_seeds(seeds)
     numbers = range(seed, seed + seeds)

@@ -3,6 +3,7 @@
 import difflib
 import operator
 from collections.abc import Iterable
+from typing import get_args
 
 
 class InputError(ValueError):
@@ -49,6 +50,18 @@ def whole_number(name: str, value: object) -> int:
         return operator.index(value)  # type: ignore[arg-type]
     except TypeError:
         raise InputError(f"{name} is {value!r}; it must be a whole number") from None
+
+
+def check_choice(name: str, value: object, choices: object) -> None:
+    """Raise InputError unless the value is one of a Literal's.
+
+    Args:
+        name: of the argument.
+        value: what the user gave for it.
+        choices: the Literal.
+    """
+    allowed = get_args(choices)
+    require(value in allowed, f"{name} is {value!r}; it is {' or '.join(map(repr, allowed))}")
 
 
 def check_names(kind: str, names: Iterable[str], known: Iterable[str]) -> None:

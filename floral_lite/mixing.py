@@ -8,7 +8,7 @@ parameters; they are recognised by identity, and the mixture is put in.
 
 from collections.abc import Callable, Mapping
 from math import prod
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -16,7 +16,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from .adaptors import LowRankAdaptor, Statistics, batch_nora, batch_statistics
-from .errors import require
+from .errors import check_choice
 from .factored import FACTORED, Mixture
 
 Route = Literal["auto", "merged", "factored"]
@@ -38,9 +38,7 @@ class Mixing(TorchFunctionMode):
         self, mixtures: Mapping[str, Mixture], statistics: Mapping[str, Statistics], route: Route = "auto"
     ) -> None:
         super().__init__()
-        require(
-            route in get_args(Route), f"mixing is {route!r}; it is one of 'auto', 'merged' and 'factored'"
-        )
+        check_choice("mixing", route, Route)
         self.route = route
         self.placeholders = {
             name: mixture.base.new_full((), torch.nan).expand(mixture.base.shape)

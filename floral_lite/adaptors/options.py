@@ -1,9 +1,9 @@
 """What a user chooses about adaptors: how large they are, how they start, which layers get them."""
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
-from ..errors import require
+from ..errors import check_choice, require
 from .budget import check_budget, check_rank
 
 Initialisation = Literal["paper", "authors"]
@@ -50,5 +50,4 @@ class Options:
             check_budget(self.budget)
         require(isinstance(self.biases, bool), f"biases is {self.biases!r}; it is True or False")
         for name, choices in (("init", Initialisation), ("convolution", Convolution), ("norms", Norms)):
-            value, known = getattr(self, name), get_args(choices)
-            require(value in known, f"{name} is {value!r}; it is one of {', '.join(map(repr, known))}")
+            check_choice(name, getattr(self, name), choices)

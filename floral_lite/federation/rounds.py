@@ -4,12 +4,12 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 
 from ..devices import find_device
-from ..errors import require
+from ..errors import check_choice, require
 from ..methods import Method
 from ..seeds import stream
 from . import engine as fast
@@ -99,7 +99,7 @@ def stacked_rounds(
         DivergenceError: a client's loss is not a finite number.
     """
     require(len(runs) > 0, "runs is empty; give at least one Run(task, method, seed)")
-    require(engine in get_args(Engine), f"engine is {engine!r}; it is 'fast' or 'loop'")
+    check_choice("engine", engine, Engine)
     device = find_device(device)
     runs, federations, asked, answers = begin(runs, settings, device, engine)
     # which clients without a state go back to

@@ -3,9 +3,9 @@
 import math
 from dataclasses import dataclass, fields, replace
 from numbers import Real
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
-from ..errors import check_names, require, whole_number
+from ..errors import check_choice, check_names, require, whole_number
 
 ServerOptimizer = Literal["sgd", "adam"]
 Statistics = Literal["local", "averaged"]
@@ -100,9 +100,7 @@ class Settings:
             ("statistics", Statistics),
             ("precision", Precision),
         ):
-            value = getattr(self, name)
-            allowed = " or ".join(map(repr, get_args(choices)))
-            require(value in get_args(choices), f"{name} is {value!r}; it is {allowed}")
+            check_choice(name, getattr(self, name), choices)
         require(
             self.server_optimizer == "sgd" or not self.server_momentum,
             f"server_momentum is {self.server_momentum}, but server_optimizer is 'adam', which has its "

@@ -2,13 +2,13 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from ..adaptors.vector import mixed
-from ..errors import require
+from ..errors import check_choice, require
 from ..factored import Blend
 from ..models import reinitialised
 from ..roles import Roles
@@ -51,7 +51,7 @@ class Ensemble(Routed):
         mix: Mix = "weights",
     ) -> None:
         """Keep the choices."""
-        require(mix in get_args(Mix), f"mix is {mix!r}; it is 'weights' or 'outputs'")
+        check_choice("mix", mix, Mix)
         super().__init__(model, num_clusters, routing, router)
         self.mix = mix
 

@@ -2,13 +2,13 @@
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from ..adaptors import check_num_clusters
-from ..errors import check_names, require
+from ..errors import check_choice, check_names, require
 from ..roles import Roles
 from ..router import Router, one_hot_logits, uniform_logits
 from .base import ROUTER, Method, Part
@@ -44,8 +44,7 @@ class Routed(Method):
         router: Router | Mapping[str, float] | None,
     ) -> None:
         """Keep the choices."""
-        allowed = ", ".join(map(repr, get_args(Routing)))
-        require(routing in get_args(Routing), f"routing is {routing!r}; it is one of {allowed}")
+        check_choice("routing", routing, Routing)
         self.model = model
         self.num_clusters = check_num_clusters(num_clusters)
         self.routing = routing
