@@ -72,8 +72,8 @@ def load(path: str | Path, model: nn.Module) -> Floral:
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise InputError(f"{path} is damaged, or of another version of floral_lite ({error!r})") from None
 
-    logits = found.get("router_logits")
-    if logits is not None and logits.is_floating_point():  # half, if the whole Floral was moved to it
+    logits = found["router_logits"]
+    if logits.is_floating_point():  # half, if the whole Floral was moved to it
         wrapped.router_logits.data = wrapped.router_logits.data.to(logits.dtype)
     expected = _tensors(wrapped)
     for name in sorted(expected.keys() | found.keys()):

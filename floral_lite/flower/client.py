@@ -90,7 +90,7 @@ class Client:
                 f"in round {self.number} client {self.client} came to parameters that are not finite, with "
                 f"loss {loss}; it keeps those from before: give all clients a tenth of the learning rates"
             )
-        num_samples = len(self.task.train[self.client])
+        num_samples = size(self.task.train, self.client)
         # pi_c^k N^k
         weights = num_samples * self.method.mixture(after.private).detach().double().cpu()
         metrics = MetricRecord(
