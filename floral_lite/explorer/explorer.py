@@ -1,25 +1,21 @@
-"""The explorer: which rows of a frame the sliders pick, and the figure of them."""
+"""The explorer: which rows of a frame the sliders pick."""
 
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property
-from itertools import cycle
 from pathlib import Path
 
 import ipywidgets
 import numpy as np
 import pandas as pd
 from IPython.display import display
-from matplotlib.ticker import MaxNLocator
 
 from ..on_page import STATIC_VARIABLE, OnPage
-from ..plots import COLOURS, GREY, Picture, figure
 from . import page
 from .checks import check
-from .values import Value, are_whole, is_scale, numbers, text, values
-
-MARKERS_UP_TO = 20  # with more points than that a line has no markers
+from .figure import explore_figure
+from .values import Value, is_scale, numbers, text, values
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -150,42 +146,3 @@ class Explorer:
 
 
 explore = Explorer  # as a verb it reads well: explore(frame, x="round", ...)
-
-
-def explore_figure(explorer: Explorer, chosen: Mapping[str, Value]) -> Picture:
-    """The figure of an explorer whose sliders stand at `chosen`, such as {"rank": 4}."""
-    made, ((axis,),) = figure(1, 1, 6.4, 3.6)
-    rows = explorer.rows(chosen)
-    for line, colour, dash in zip(explorer.lines, COLOURS, cycle(page.DASHES), strict=False):
-        mine = rows if explorer.colour is None else rows[rows[explorer.colour] == line]
-        marker = "o" if len(mine) <= MARKERS_UP_TO else None
-        where = numbers(mine[explorer.x])
-        axis.plot(
-            where,
-            numbers(mine[explorer.y]),
-            dash,
-            color=colour,
-            marker=marker,
-            markersize=4,
-            label=text(line),
-        )
-        if explorer.band is not None:
-            low, high = (numbers(mine[column]) for column in explorer.band)
-            axis.fill_between(where, low, high, color=colour, alpha=0.2, linewidth=0)
-    axis.set(
-        xlabel=explorer.label(explorer.x),
-        ylabel=explorer.label(explorer.y),
-        xscale="log" if "x" in explorer.log else "linear",
-        yscale="log" if "y" in explorer.log else "linear",
-        xlim=explorer.limits("x"),
-        ylim=explorer.limits("y"),
-    )
-    for name, column, ruler in (("x", explorer.x, axis.xaxis), ("y", explorer.y, axis.yaxis)):
-        if name not in explorer.log:
-            whole = are_whole(explorer.frame[column])
-            ruler.set_major_locator(MaxNLocator("auto", steps=[1, 2, 5, 10], integer=whole))
-    if explorer.colour is not None:
-        longest = max(len(text(line)) for line in explorer.lines)
-        columns = max(1, min(len(explorer.lines), 80 // (longest + 6)))
-        made.legend(loc="outside upper left", ncols=columns, labelcolor=GREY, frameon=False)
-    return made

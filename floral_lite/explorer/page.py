@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import require
 from ..plots import COLOURS
+from .figure import explore_figure
 from .values import codes, is_scale, numbers, short, text
 
 if TYPE_CHECKING:
@@ -108,8 +109,6 @@ def key(line: dict[str, str]) -> str:
 
 def fragment(explorer: "Explorer") -> str:
     """The explorer's part of a page that has the script; without the script, a picture of its start."""
-    from .explorer import explore_figure
-
     lines = data(explorer)["lines"]
     keys = "" if explorer.colour is None else f'<ul class="keys">{"".join(map(key, lines))}</ul>'
     png = base64.b64encode(explore_figure(explorer, explorer.chosen)._repr_png_()).decode()
