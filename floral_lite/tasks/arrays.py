@@ -103,9 +103,7 @@ def from_arrays(
         "test_labels, or neither for a split by the seed",
     )
 
-    def build() -> nn.Module:
-        return copy.deepcopy(model) if isinstance(model, nn.Module) else model()
-
+    build = builder(model)
     first = seeded(build, seed)
     dtype = first_dtype(first)
     train = read_arrays("images", images, "labels", labels, dtype)
@@ -131,6 +129,11 @@ def from_arrays(
         augment=augment,
     )
     return make_tasks(name, recipe, [seed], data_fraction, None, None, None)[0]
+
+
+def builder(model: nn.Module | Callable[[], nn.Module]) -> Callable[[], nn.Module]:
+    """What builds the model: one that is there already is copied."""
+    return partial(copy.deepcopy, model) if isinstance(model, nn.Module) else model
 
 
 def read_arrays(

@@ -14,7 +14,7 @@ from ..federation.shards import Augment
 from ..federation.task import Loss, compares_numbers
 from ..models import seeded
 from ..seeds import stream
-from .arrays import Array, as_tensor, check_model, first_dtype, in_precision, read_arrays, split_rows
+from .arrays import Array, as_tensor, builder, check_model, first_dtype, in_precision, read_arrays, split_rows
 
 # a client's inputs (N, ...) and targets (N,) or (N, outputs)
 Pair = tuple[Array, Array]
@@ -77,10 +77,7 @@ def from_clients(
                 f"train and {other} must name the same clients, and {missing[:3]} are in one of them only",
             )
 
-    def build() -> nn.Module:
-        return copy.deepcopy(model) if isinstance(model, nn.Module) else model()
-
-    first = seeded(build, seed)
+    first = seeded(builder(model), seed)
     dtype = first_dtype(first)
     shards = {client: _read(f"train[{client!r}]", pair, loss, dtype) for client, pair in train.items()}
     if test is None:
