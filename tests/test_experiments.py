@@ -331,11 +331,12 @@ def test_a_difference_counts_beyond_two_deviations_of_both(tmp_path: Path) -> No
     spread = 0.8 / 2**0.5
     for mean, off in ((89.6, False), (89.4, True), (93.4, False), (93.6, True)):
         fill_with(tmp_path, {"fedavg": [mean - spread, mean + spread]})
-        frame = experiments.table("methods", tmp_path, ["mnist-rotate"], ["fedavg"], seeds=2)
-        assert frame["off"].tolist() == [off], mean
+        two = experiments.collect("methods", tmp_path, ["mnist-rotate"], ["fedavg"], seeds=2)
+        assert experiments.frame(two)["off"].tolist() == [off], mean
     # one seed has no deviation
-    assert experiments.table("methods", tmp_path, ["mnist-rotate"], ["fedavg"], seeds=1)["sd"].isna().all()
-    assert not experiments.table("methods", tmp_path, ["mnist-rotate"], ["fedavg"], seeds=1)["off"].any()
+    one = experiments.frame(experiments.collect("methods", tmp_path, ["mnist-rotate"], ["fedavg"], seeds=1))
+    assert one["sd"].isna().all()
+    assert not one["off"].any()
 
 
 def test_a_regression_is_better_with_a_smaller_loss(tmp_path: Path) -> None:
@@ -372,7 +373,7 @@ def test_shortened_results_are_said_and_not_mixed(tmp_path: Path) -> None:
     ):
         experiments.collect("methods", tmp_path, ["digits-rotate"], seeds=1)
     with pytest.raises(InputError, match=r"fedavg/seed-1\.json was made with rounds=20, and this is 30"):
-        experiments.table("methods", tmp_path, ["digits-rotate"], seeds=1, rounds=30)
+        experiments.collect("methods", tmp_path, ["digits-rotate"], seeds=1, rounds=30)
 
 
 # Rules for the routers.

@@ -9,7 +9,7 @@ from .routing import judged
 from .runner import fill
 from .schema import Column, Row, Table, Value
 from .stored import stored_results
-from .tables import collect, frame, table
+from .tables import collect, frame
 
 __all__ = [
     "TABLES",
@@ -30,5 +30,4 @@ __all__ = [
     "load_results",
     "markdown",
     "stored_results",
-    "table",
 ]

@@ -176,18 +176,6 @@ def collect(
     return Filled(paper.title, seeds, shown_rows, shown_columns, entries)
 
 
-def table(
-    name: str,
-    folder: Path | str,
-    columns: Sequence[str] | None = None,
-    rows: Sequence[str] | None = None,
-    seeds: int = 4,
-    rounds: int | None = None,
-) -> pd.DataFrame:
-    """What there is of a table in a folder of results, in numbers: `frame(collect(...))`."""
-    return frame(collect(name, folder, columns, rows, seeds, rounds))
-
-
 def frame(filled: Filled) -> pd.DataFrame:
     """The table in numbers.
 
