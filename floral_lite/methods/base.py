@@ -7,9 +7,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from ..adaptors import Adaptor, Statistics, batch_nora_layers, factors_of
+from ..adaptors import Statistics
 from ..factored import Blend, Mixture
-from ..names import joined
 from ..roles import Roles, is_statistic
 
 # What a method makes of one of the model's parameters: a tensor, or what is still to be added up.
@@ -22,71 +21,6 @@ ROUTER = "router_logits"
 def trainable(model: nn.Module) -> dict[str, Tensor]:
     """The parameters that a federation trains; frozen ones stay where they are, in the model."""
     return {name: tensor for name, tensor in model.named_parameters() if tensor.requires_grad}
-
-
-def base_parameter(model: nn.Module, client: Roles, name: str, stack: torch.Size) -> Tensor:
-    """A parameter of the base: the client's, or where it is frozen the model's own.
-
-    Args:
-        model: the base.
-        client: its parameters, or those of a stack.
-        name: of the parameter.
-        stack: the axes in front of a stack's parameters: none for one client, (k,) for k.
-    """
-    if name in client.shared:
-        return client.shared[name]
-    own = model.get_parameter(name).detach()
-    return own.expand(*stack, *own.shape)
-
-
-def adapted(
-    model: nn.Module,
-    plan: Mapping[str, Adaptor],
-    client: Roles,
-    factors: Mapping[str, Tensor],
-    mixture: Tensor,
-) -> dict[str, Part]:
-    """The base with a mixture of adaptors on the parameters of the plan: u + sum_c pi_c a_c.
-
-    Args:
-        model: the base.
-        plan: its adaptors.
-        client: its parameters, or those of a stack.
-        factors: the adaptors' tensors by name ("0.weight.U"), each (..., C, *S).
-        mixture: pi, shape (..., C).
-    """
-    stack = mixture.shape[:-1]
-    mixtures: dict[str, Part] = {
-        name: Mixture(
-            base_parameter(model, client, name, stack), adaptor, factors_of(name, adaptor, factors), mixture
-        )
-        for name, adaptor in plan.items()
-    }
-    return {**client.shared, **mixtures}
-
-
-def like_their_parameters(model: nn.Module, factors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Adaptors' tensors, each in the precision of the parameter that it is added to, and where that is."""
-    return {name: tensor.to(model.get_parameter(name.rpartition(".")[0])) for name, tensor in factors.items()}
-
-
-def own_statistics(model: nn.Module, plan: Mapping[str, Adaptor], num_clients: int) -> dict[str, Tensor]:
-    """For each batch norm under Batch-NorA the statistics that every client starts with, each (K, d)."""
-    return {
-        joined(layer, own): model.get_buffer(joined(layer, running)).expand(num_clients, -1)
-        for layer in batch_nora_layers(plan)
-        for own, running in (("local_mean", "running_mean"), ("local_variance", "running_var"))
-    }
-
-
-def local_statistics(plan: Mapping[str, Adaptor], client: Roles) -> dict[str, Statistics]:
-    """Those of one client, by the name of each layer's gamma."""
-    return {
-        joined(layer, "weight"): Statistics(
-            client.private[joined(layer, "local_mean")], client.private[joined(layer, "local_variance")]
-        )
-        for layer in batch_nora_layers(plan)
-    }
 
 
 def squared_distance(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> Tensor | float:

@@ -6,26 +6,16 @@ from dataclasses import asdict
 import torch
 from torch import Tensor, nn
 
-from .. import adaptors
-from ..adaptors import Convolution, Initialisation, Norms, Options, Statistics
-from ..errors import require
+from ..adaptors import Convolution, Initialisation, Norms
 from ..precondition import precondition
 from ..roles import Roles
 from ..router import Router
-from ..seeds import stream
-from .base import (
-    ROUTER,
-    Part,
-    adapted,
-    like_their_parameters,
-    local_statistics,
-    own_statistics,
-    trainable,
-)
+from .adapted import Adapted
+from .base import ROUTER, Part, trainable
 from .routed import Routed, Routing
 
 
-class FLoRAL(Routed):
+class FLoRAL(Adapted, Routed):
     """The base is shared, the adaptors are clustered, the router is private.
 
     Of a model whose parameters are all frozen the base stays as it is: adaptors alone are trained and sent.
@@ -64,26 +54,20 @@ class FLoRAL(Routed):
         precondition: bool = True,
     ) -> None:
         """Plan the adaptors on the model."""
-        super().__init__(model, num_clusters, routing, router)
-        if rank is None and budget is None:
-            budget = 0.01
-        require(isinstance(precondition, bool), f"precondition is {precondition!r}; it is True or False")
-        self.preconditioned = precondition
-        self.adaptor_options = Options(rank, budget, init, convolution, biases, norms)
-        self.plan = adaptors.plan(model, self.adaptor_options)
+        Routed.__init__(self, model, num_clusters, routing, router)
+        Adapted.__init__(self, model, rank, budget, init, convolution, biases, norms, precondition)
 
     def initialise(self, clusters: Tensor, seed: int) -> Roles:
         """The base as it is, adaptors that add nothing, routers uniform or one-hot."""
-        fresh = adaptors.initialise(self.plan, self.num_clusters, stream(seed, "adaptors"))
-        clustered = like_their_parameters(self.model, fresh)
+        clustered = self.first_adaptors(self.num_clusters, seed)
         logits = self.first_routers(clusters).to(next(iter(clustered.values())))
-        private = {ROUTER: logits} | own_statistics(self.model, self.plan, len(clusters))
+        private = {ROUTER: logits} | self.first_statistics(len(clusters))
         return Roles(trainable(self.model), clustered, private)
 
     def parts(self, client: Roles, draws: Tensor | None = None) -> dict[str, Part]:
         """w^k = u + sum_c pi_c^k a_c."""
         mixture = self.router.mixture(client.private[ROUTER], draws)
-        return adapted(self.model, self.plan, client, client.clustered, mixture)
+        return self.adapted(client, client.clustered, mixture)
 
     def models(self, client: Roles) -> list[dict[str, Part]]:
         """The models u + a_c, one a cluster."""
@@ -92,12 +76,8 @@ class FLoRAL(Routed):
         models = []
         for c in range(self.num_clusters):
             own = {name: tensor.narrow(axis, c, 1) for name, tensor in client.clustered.items()}
-            models.append(adapted(self.model, self.plan, client, own, whole))
+            models.append(self.adapted(client, own, whole))
         return models
-
-    def local_statistics(self, client: Roles) -> dict[str, Statistics]:
-        """Those that the client keeps for its Batch-NorA adaptors."""
-        return local_statistics(self.plan, client)
 
     def precondition(self, client: Roles, gradients: Roles) -> Roles:
         """Those of the adaptors preconditioned."""

@@ -4,24 +4,14 @@ from dataclasses import asdict
 
 from torch import Tensor, nn
 
-from .. import adaptors
-from ..adaptors import Convolution, Initialisation, Norms, Options, Statistics
-from ..errors import require
+from ..adaptors import Convolution, Initialisation, Norms
 from ..precondition import precondition
 from ..roles import Roles
-from ..seeds import stream
-from .base import (
-    Method,
-    Part,
-    adapted,
-    like_their_parameters,
-    local_statistics,
-    own_statistics,
-    trainable,
-)
+from .adapted import Adapted
+from .base import Part, trainable
 
 
-class LocalAdaptor(Method):
+class LocalAdaptor(Adapted):
     """The base is shared, the adaptors are private: FLoRAL without collaboration on the adaptors.
 
     Args:
@@ -51,20 +41,14 @@ class LocalAdaptor(Method):
         precondition: bool = True,
     ) -> None:
         """Plan the adaptors on the model."""
-        if rank is None and budget is None:
-            budget = 0.01
-        self.model = model
-        require(isinstance(precondition, bool), f"precondition is {precondition!r}; it is True or False")
-        self.preconditioned = precondition
-        self.adaptor_options = Options(rank, budget, init, convolution, biases, norms)
-        self.plan = adaptors.plan(model, self.adaptor_options)
+        super().__init__(model, rank, budget, init, convolution, biases, norms, precondition)
 
     def initialise(self, clusters: Tensor, seed: int) -> Roles:
         """The base as it is, and for each client an adaptor that adds nothing."""
         shared = trainable(self.model)
-        own = like_their_parameters(self.model, adaptors.initialise(self.plan, 1, stream(seed, "adaptors")))
+        own = self.first_adaptors(1, seed)
         private = {name: tensor.expand(len(clusters), *tensor.shape) for name, tensor in own.items()}
-        return Roles(shared, {}, private | own_statistics(self.model, self.plan, len(clusters)))
+        return Roles(shared, {}, private | self.first_statistics(len(clusters)))
 
     def parts(self, client: Roles, draws: Tensor | None = None) -> dict[str, Part]:
         """w^k = u + a^k: a mixture of one."""
@@ -72,11 +56,7 @@ class LocalAdaptor(Method):
         (factor, shape), *_ = adaptor.shapes.items()
         first = client.private[f"{name}.{factor}"]  # (..., 1, *shape)
         mixture = first.new_ones(first.shape[: first.dim() - len(shape)])
-        return adapted(self.model, self.plan, client, client.private, mixture)
-
-    def local_statistics(self, client: Roles) -> dict[str, Statistics]:
-        """Those that the client keeps for its Batch-NorA adaptors."""
-        return local_statistics(self.plan, client)
+        return self.adapted(client, client.private, mixture)
 
     def precondition(self, client: Roles, gradients: Roles) -> Roles:
         """Those of the adaptors preconditioned."""

@@ -1,0 +1,96 @@
+"""What FLoRAL and Local Adaptor have in common: a base, and adaptors on some of its parameters."""
+
+from collections.abc import Mapping
+
+from torch import Tensor, nn
+
+from .. import adaptors
+from ..adaptors import Convolution, Initialisation, Norms, Options, Statistics
+from ..errors import require
+from ..factored import Mixture
+from ..names import joined
+from ..roles import Roles
+from ..seeds import stream
+from .base import Method, Part
+
+
+class Adapted(Method):
+    """A method whose models are a shared base with mixtures of adaptors.
+
+    Args:
+        model: the base model u.
+        rank: of every low-rank adaptor; give this or the budget.
+        budget: rho in (0, 1]; 0.01 if neither is given.
+        init, convolution, biases, norms: what the adaptors are, see Options.
+        precondition: precondition the adaptors' gradients, with epsilon = 1e-5.
+
+    Raises:
+        InputError: an argument is out of range, or the model has nothing to adapt.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        rank: int | None,
+        budget: float | None,
+        init: Initialisation,
+        convolution: Convolution,
+        biases: bool,
+        norms: Norms,
+        precondition: bool,
+    ) -> None:
+        """Plan the adaptors on the model."""
+        if rank is None and budget is None:
+            budget = 0.01
+        require(isinstance(precondition, bool), f"precondition is {precondition!r}; it is True or False")
+        self.model = model
+        self.preconditioned = precondition
+        self.adaptor_options = Options(rank, budget, init, convolution, biases, norms)
+        self.plan = adaptors.plan(model, self.adaptor_options)
+
+    def first_adaptors(self, num_clusters: int, seed: int) -> dict[str, Tensor]:
+        """C adaptors that add nothing, each in the precision of its parameter and where that is."""
+        fresh = adaptors.initialise(self.plan, num_clusters, stream(seed, "adaptors"))
+        return {
+            name: tensor.to(self.model.get_parameter(name.rpartition(".")[0]))
+            for name, tensor in fresh.items()
+        }
+
+    def first_statistics(self, num_clients: int) -> dict[str, Tensor]:
+        """What every client's adaptors of batch norms under Batch-NorA start with, each (K, d)."""
+        return {
+            joined(layer, own): self.model.get_buffer(joined(layer, running)).expand(num_clients, -1)
+            for layer in adaptors.batch_nora_layers(self.plan)
+            for own, running in (("local_mean", "running_mean"), ("local_variance", "running_var"))
+        }
+
+    def local_statistics(self, client: Roles) -> dict[str, Statistics]:
+        """Those that the client keeps for its Batch-NorA adaptors."""
+        return {
+            joined(layer, "weight"): Statistics(
+                client.private[joined(layer, "local_mean")], client.private[joined(layer, "local_variance")]
+            )
+            for layer in adaptors.batch_nora_layers(self.plan)
+        }
+
+    def adapted(self, client: Roles, factors: Mapping[str, Tensor], mixture: Tensor) -> dict[str, Part]:
+        """The base with a mixture of adaptors on the parameters of the plan: u + sum_c pi_c a_c.
+
+        Args:
+            client: its parameters, or those of a stack.
+            factors: the adaptors' tensors by name ("0.weight.U"), each (..., C, *S).
+            mixture: pi, shape (..., C).
+        """
+
+        def base(name: str) -> Tensor:
+            """The client's parameter, or where it is frozen the model's own."""
+            if name in client.shared:
+                return client.shared[name]
+            own = self.model.get_parameter(name).detach()
+            return own.expand(*mixture.shape[:-1], *own.shape)
+
+        mixtures: dict[str, Part] = {
+            name: Mixture(base(name), adaptor, adaptors.factors_of(name, adaptor, factors), mixture)
+            for name, adaptor in self.plan.items()
+        }
+        return {**client.shared, **mixtures}
