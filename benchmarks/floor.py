@@ -33,11 +33,7 @@ class Product(NamedTuple):
 
 
 def products(
-    model: nn.Module,
-    input_shape: tuple[int, ...],
-    num_samples: int,
-    device: str = "cpu",
-    chunk: int = CHUNKS[0],
+    model: nn.Module, input_shape: tuple[int, ...], num_samples: int, chunk: int = CHUNKS[0]
 ) -> list[Product]:
     """The products of all Linear and Conv2d layers, forward and backward, on data of the right shapes.
 
@@ -45,7 +41,6 @@ def products(
         model: its layers' inputs are found by running it once.
         input_shape: of one sample.
         num_samples: of all clients in a round.
-        device: where the data are.
         chunk: samples in one convolution.
 
     Example:
@@ -63,7 +58,7 @@ def products(
     layers = {n: layer for n, layer in model.named_modules() if isinstance(layer, (nn.Linear, nn.Conv2d))}
     handles = [layer.register_forward_hook(recorder(name)) for name, layer in layers.items()]
     with torch.no_grad(), torch.random.fork_rng(devices=[]):  # dropout may draw
-        model(torch.zeros(1, *input_shape, device=next(model.parameters()).device))
+        model(torch.zeros(1, *input_shape))
     for handle in handles:
         handle.remove()
 
@@ -71,9 +66,9 @@ def products(
     for name, shape in calls:
         layer = layers[name]
         if isinstance(layer, nn.Conv2d):
-            of_layer = _convolution(layer, shape[1:], num_samples, device, chunk)
+            of_layer = _convolution(layer, shape[1:], num_samples, chunk)
         else:
-            of_layer = _linear(layer, prod(shape[:-1]) * num_samples, device)
+            of_layer = _linear(layer, prod(shape[:-1]) * num_samples)
         made += [p._replace(name=f"{name} {p.name}") for p in of_layer if made or p.name != "input gradient"]
     return made
 
@@ -87,11 +82,11 @@ def fastest(model: nn.Module, input_shape: tuple[int, ...], num_samples: int) ->
     ]
 
 
-def _linear(layer: nn.Linear, num_rows: int, device: str) -> list[Product]:
+def _linear(layer: nn.Linear, num_rows: int) -> list[Product]:
     """Y = X W^T, grad W = (grad Y)^T X, grad X = (grad Y) W."""
-    weight = torch.randn(layer.out_features, layer.in_features, device=device)
-    inputs = torch.randn(num_rows, layer.in_features, device=device)
-    upstream = torch.randn(num_rows, layer.out_features, device=device)
+    weight = torch.randn(layer.out_features, layer.in_features)
+    inputs = torch.randn(num_rows, layer.in_features)
+    upstream = torch.randn(num_rows, layer.out_features)
     flops = 2 * num_rows * weight.numel()
     return [
         Product("forward", flops, lambda: inputs @ weight.T),
@@ -100,13 +95,11 @@ def _linear(layer: nn.Linear, num_rows: int, device: str) -> list[Product]:
     ]
 
 
-def _convolution(
-    layer: nn.Conv2d, shape: tuple[int, ...], num_samples: int, device: str, chunk: int
-) -> list[Product]:
+def _convolution(layer: nn.Conv2d, shape: tuple[int, ...], num_samples: int, chunk: int) -> list[Product]:
     """The same three, a chunk of samples at a time."""
     options = (layer.stride, layer.padding, layer.dilation)
-    weight = torch.randn(layer.weight.shape, device=device)
-    inputs = torch.randn(min(chunk, num_samples), *shape, device=device)
+    weight = torch.randn(layer.weight.shape)
+    inputs = torch.randn(min(chunk, num_samples), *shape)
     upstream = torch.randn_like(torch.conv2d(inputs, weight, None, *options, layer.groups))
     sizes = [min(chunk, num_samples - begin) for begin in range(0, num_samples, chunk)]
     flops = 2 * num_samples * upstream[0, 0].numel() * weight.numel()

@@ -23,6 +23,7 @@ from floral_lite import Task, methods, train
 from floral_lite.data import FlipAndCrop
 from floral_lite.devices import device_name
 from floral_lite.federation import federated_rounds
+from floral_lite.federation.loop import num_sampled
 from floral_lite.federation.rounds import Engine
 from floral_lite.models import cnn, mlp, vgg8
 from floral_lite.tasks import TASKS, from_arrays
@@ -76,11 +77,11 @@ def synchronise(device: str) -> None:
         torch.cuda.synchronize()
 
 
-def product_rate(device: str, size: int, repeats: int = 10) -> float:
-    """Flops a second of float32 matrix products as torch is set here: the best of some."""
+def product_rate(device: str, size: int) -> float:
+    """Flops a second of float32 matrix products as torch is set here: the best of ten."""
     a, b = (torch.randn(size, size, device=device) for _ in range(2))
     rates = []
-    for _ in range(repeats):
+    for _ in range(10):
         synchronise(device)
         begin = time.perf_counter()
         a @ b
@@ -91,7 +92,7 @@ def product_rate(device: str, size: int, repeats: int = 10) -> float:
 
 def flops_a_round(task: Task) -> int:
     """Of the base model's products in a round, forward and backward."""
-    sampled = max(1, round(task.settings.participation * task.num_clients))
+    sampled = num_sampled(task.num_clients, task.settings.participation)
     shape = tuple(task.train[0].inputs.shape[1:])
     one = floor.products(task.model, shape, num_samples=1)
     return sampled * len(task.train[0]) * sum(product.flops for product in one)
@@ -126,20 +127,17 @@ def measure(
     }
 
 
-def where_time_goes(
-    task: Task, num_clusters: int, device: str, engine: Engine, rounds: int = 1
-) -> tuple[dict[str, Any], str]:
-    """Seconds and calls of rounds after the first, on device and host; and the profiler's table."""
+def where_time_goes(task: Task, num_clusters: int, device: str, engine: Engine) -> tuple[dict[str, Any], str]:
+    """Seconds and calls of the second round, on device and host; and the profiler's table."""
     method = methods.FLoRAL(task.model, num_clusters=num_clusters, budget=0.01)
-    settings = task.settings.with_changes(rounds=rounds + 1, evaluate_every=0)
+    settings = task.settings.with_changes(rounds=2, evaluate_every=0)
     run = federated_rounds(task, method, settings, device=device, engine=engine)
     next(run)
     activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if device != "cpu" else [])
     synchronise(device)
     with profile(activities=activities) as profiled:
         begin = time.perf_counter()
-        for _ in run:
-            pass
+        next(run)
         synchronise(device)
         wall = time.perf_counter() - begin
     averages = profiled.key_averages()
@@ -147,7 +145,6 @@ def where_time_goes(
     kernels = [event for event in averages if event.device_type == DeviceType.CUDA]
     kernel_seconds = sum(event.self_device_time_total for event in kernels) / 1e6
     parts = {
-        "rounds": rounds,
         "seconds": wall,
         "kernels": sum(event.count for event in kernels),
         "seconds_in_kernels": kernel_seconds,

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import torch
 
+from floral_lite.experiments.provenance import processor
+
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"
 
@@ -43,11 +45,10 @@ def ratio(above: Sequence[float], below: Sequence[float]) -> float:
 
 def machine() -> dict[str, object]:
     """Where, on what and by which command something was measured."""
-    described = _output("git", "describe", "--always", "--dirty", "--exclude=*")
     return {
         "command": " ".join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *sys.argv[1:]]),
-        "commit": described or "unknown",
-        "cpu": cpu_name(),
+        "commit": commit(),
+        "cpu": processor(),
         "threads": torch.get_num_threads(),
         "system": platform.system(),
         "python": platform.python_version(),
@@ -55,12 +56,13 @@ def machine() -> dict[str, object]:
     }
 
 
-def cpu_name() -> str:
-    """The processor's model, as its maker calls it where the system tells."""
-    path = Path("/proc/cpuinfo")
-    lines = path.read_text().splitlines() if path.exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
+def commit() -> str:
+    """The commit, with -dirty where any file has changed since, these scripts too."""
+    command = ["git", "describe", "--always", "--dirty", "--exclude=*"]
+    try:
+        return subprocess.run(command, cwd=HERE, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
 
 
 def save(name: str, results: object, folder: Path, **more: object) -> Path:
@@ -70,11 +72,3 @@ def save(name: str, results: object, folder: Path, **more: object) -> Path:
     content = {"machine": {**machine(), **more}, "results": results}
     path.write_text(json.dumps(content, indent=1) + "\n")
     return path
-
-
-def _output(*command: str) -> str:
-    """What a program prints; nothing where it fails or is not there."""
-    try:
-        return subprocess.run(command, cwd=HERE, capture_output=True, text=True, check=True).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        return ""

@@ -24,6 +24,7 @@ from torch import nn
 
 from floral_lite import Floral, Task, methods
 from floral_lite.federation import federated_rounds
+from floral_lite.federation.loop import num_sampled
 from floral_lite.federation.rounds import Engine
 
 Record = dict[str, Any]
@@ -76,13 +77,13 @@ def measure_all(tasks: dict[str, Task], repeats: int) -> Iterator[Record]:
     """All methods on all tasks, a record each, as they come."""
     for title, task in tasks.items():
         settings, shard = task.settings, task.train[0]
-        num_sampled = max(1, round(settings.participation * task.num_clients))
-        products = floor.fastest(task.model, tuple(shard.inputs.shape[1:]), num_sampled * len(shard))
+        sampled = num_sampled(task.num_clients, settings.participation)
+        products = floor.fastest(task.model, tuple(shard.inputs.shape[1:]), sampled * len(shard))
         for label in METHODS:
             about = {
                 "task": title,
                 "method": label,
-                "clients_a_round": num_sampled,
+                "clients_a_round": sampled,
                 "samples_a_client": len(shard),
                 "batch_size": settings.batch_size,
             }

@@ -30,10 +30,10 @@ def full_name(device: torch.device) -> str:
     if device.type != "cpu":
         return f"{device.type} ({platform.machine()})"
     threads = torch.get_num_threads()
-    return f"{_processor()}, {threads} thread{'s' if threads > 1 else ''}"
+    return f"{processor()}, {threads} thread{'s' if threads > 1 else ''}"
 
 
-def _processor() -> str:
+def processor() -> str:
     """The processor's name; Python itself does not know it on Linux."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
