@@ -54,7 +54,7 @@ def evaluate_clients(
     for start in range(0, len(ordered), limit):
         chunk = ordered[start : start + limit]
         if first.method.adaptation is None:
-            client = narrow(members[0].method, stack(members, chunk, stateful=True))
+            client = narrow(first.method, stack(members, chunk, stateful=True))
         else:
             client = adapt_together(members, chunk, settings, number, memory, steps)
         scores |= dict(zip(chunk, score_together(members, chunk, client, layers), strict=True))

@@ -10,8 +10,9 @@ from torch.nn.modules.batchnorm import _NormBase
 
 from ..dropout import Dropout
 from ..errors import InputError
-from ..factored import Blend, Mixture
+from ..factored import Mixture
 from ..methods import Method, Part
+from ..methods.base import added_up
 from ..mixing import Mixing, Route
 from ..roles import Roles, is_statistic
 
@@ -88,11 +89,7 @@ def run(
                 alone = role[name].dim() == buffers[name].dim()
                 buffers[name] = role[name] if alone else role[name][number].clone()
         mixtures = {name: part for name, part in parts.items() if isinstance(part, Mixture)}
-        parameters = {
-            name: part.merged() if isinstance(part, Blend) else part
-            for name, part in parts.items()
-            if not isinstance(part, Mixture)
-        }
+        parameters = {name: added_up(part) for name, part in parts.items() if not isinstance(part, Mixture)}
         mixing = Mixing(mixtures, method.local_statistics(client), route)
         with nullcontext() if key is None else Dropout(key), mixing:
             given = inputs.clone() if len(networks) > 1 else inputs  # a network may work in place

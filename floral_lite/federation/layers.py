@@ -16,7 +16,7 @@ from torch.nn import functional
 from ..adaptors import LowRankAdaptor
 from ..dropout import keep, next_key
 from ..factored import Blend
-from ..methods import Part
+from ..methods.base import Part, added_up
 from ..models import HeConv2d, Normalise
 from ..names import joined
 from . import patches
@@ -204,11 +204,6 @@ def convolution(layer: nn.Conv2d, inputs: Tensor, weight: Tensor, bias: Tensor |
         outputs = run(as_channels, weight.flatten(0, 1), None, num_clients * layer.groups)
         outputs = outputs.reshape(batch, num_clients, -1, *outputs.shape[2:]).transpose(0, 1)
     return outputs if bias is None else outputs + bias[:, None, :, None, None]
-
-
-def added_up(part: Part) -> Tensor:
-    """A parameter of every client, with its adaptors."""
-    return part if isinstance(part, Tensor) else part.merged()
 
 
 def stacked_forward(

@@ -23,6 +23,11 @@ def trainable(model: nn.Module) -> dict[str, Tensor]:
     return {name: tensor for name, tensor in model.named_parameters() if tensor.requires_grad}
 
 
+def added_up(part: Part) -> Tensor:
+    """The parameter itself."""
+    return part if isinstance(part, Tensor) else part.merged()
+
+
 def squared_distance(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> Tensor | float:
     """||w - w'||^2 of named parameters; running statistics are none.
 
@@ -118,10 +123,7 @@ class Method(ABC):
 
     def personalise(self, client: Roles) -> dict[str, Tensor]:
         """One client's parameters of the base model, by name, all added up."""
-        return {
-            name: part if isinstance(part, Tensor) else part.merged()
-            for name, part in self.parts(client).items()
-        }
+        return {name: added_up(part) for name, part in self.parts(client).items()}
 
     def local_statistics(self, client: Roles) -> dict[str, Statistics]:
         """For each batch norm under Batch-NorA, by the name of its gamma: the statistics of its adaptor."""
