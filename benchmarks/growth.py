@@ -73,9 +73,12 @@ def measure(
         num_samples: of each client.
     """
     task = shapes.mnist(
-        num_clients, num_samples, num_test=1, num_hidden=hidden,
-        participation=clients / num_clients, batch_size=batch,
-    )  # fmt: skip
+        num_clients,
+        num_samples,
+        num_hidden=hidden,
+        participation=clients / num_clients,
+        batch_size=batch,
+    )
     size = {"budget": 0.01} if rank is None else {"rank": rank}
     method = methods.make("floral", task.model, num_clusters=clusters, **size)
     settings = task.settings.with_changes(rounds=repeats + 1, evaluate_every=0)

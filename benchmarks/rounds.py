@@ -110,10 +110,8 @@ def main(
     """Measure, print and save."""
     torch.set_num_threads(threads)
     tasks = {
-        "MNIST": shapes.mnist(num_test=1),
-        f"CIFAR-10, {cifar_samples} of 2,500 samples a client": shapes.cifar10(
-            num_samples=cifar_samples, num_test=1
-        ),
+        "MNIST": shapes.mnist(),
+        f"CIFAR-10, {cifar_samples} of 2,500 samples a client": shapes.cifar10(cifar_samples),
     }
     records: list[Record] = []
     for record in measure_all(tasks, repeats):
