@@ -8,6 +8,8 @@ import pytest
 from floral_lite import InputError, plots
 from floral_lite.federation import History, Round
 
+from .pictures import assert_shown
+
 CLUSTERS = [0, 1, 0]
 
 
@@ -44,20 +46,8 @@ FIGURES: dict[str, Callable[[], plots.Picture]] = {
 
 
 @pytest.mark.parametrize("name", FIGURES)
-def test_a_notebook_can_show_it(name: str) -> None:
-    png = FIGURES[name]()._repr_png_()
-    assert png.startswith(b"\x89PNG")
-
-
-@pytest.mark.parametrize("name", FIGURES)
-def test_text_is_grey_and_the_background_transparent(name: str) -> None:
-    figure = FIGURES[name]()
-    assert figure.get_facecolor()[3] == 0
-    for axis in figure.axes:
-        texts = [axis.title, axis.xaxis.label, axis.yaxis.label, *axis.get_xticklabels()]
-        for text in texts:
-            if text.get_text():
-                assert text.get_color() == plots.GREY, text.get_text()
+def test_a_notebook_can_show_it_in_both_themes(name: str) -> None:
+    assert_shown(FIGURES[name]())
 
 
 @pytest.mark.parametrize("name", ["curves", "accuracy_per_cluster", "run_figure"])

@@ -8,6 +8,8 @@ import pytest
 from floral_lite import plots
 from floral_lite.plots import norms
 
+from .pictures import assert_shown
+
 MASK = np.array([[True, False, False], [True, False, False]])
 
 FIGURES: dict[str, Callable[[], plots.Picture]] = {
@@ -23,14 +25,8 @@ FIGURES: dict[str, Callable[[], plots.Picture]] = {
 
 
 @pytest.mark.parametrize("name", FIGURES)
-def test_text_is_grey_the_background_transparent_and_it_can_be_shown(name: str) -> None:
-    figure = FIGURES[name]()
-    assert figure._repr_png_().startswith(b"\x89PNG")
-    assert figure.get_facecolor()[3] == 0
-    for axis in figure.axes:
-        for text in [axis.title, axis.xaxis.label, axis.yaxis.label, *axis.get_xticklabels()]:
-            if text.get_text():
-                assert text.get_color() == plots.GREY, text.get_text()
+def test_a_notebook_can_show_it_in_both_themes(name: str) -> None:
+    assert_shown(FIGURES[name]())
 
 
 def test_dark_cells_are_those_that_the_output_depends_on() -> None:

@@ -5,9 +5,10 @@ from collections.abc import Callable
 import numpy as np
 import pandas as pd
 import pytest
-from matplotlib.colors import to_hex
 
-from floral_lite.plots import GREY, Picture, routers
+from floral_lite.plots import Picture, routers
+
+from .pictures import assert_shown
 
 MODELS = np.array([[1.0, 0.0], [-1.0, 0.5], [0.0, -1.0]])
 PATH = np.array([[0.0, 0.0], [0.1, 0.2], [0.3, 0.3]])
@@ -36,16 +37,9 @@ FIGURES: dict[str, Callable[[], Picture]] = {
 @pytest.mark.parametrize("name", FIGURES)
 def test_a_notebook_can_show_it_in_both_themes(name: str) -> None:
     made = FIGURES[name]()
-    assert made._repr_png_().startswith(b"\x89PNG")
-    assert made.get_facecolor()[3] == 0
+    assert_shown(made)
     assert made.axes[-1].get_xlabel()
-    legends = [legend for legend in (*made.legends, *(a.get_legend() for a in made.axes)) if legend]
-    texts = [text for legend in legends for text in legend.get_texts()]
-    for axis in made.axes:
-        assert axis.get_facecolor()[3] == 0
-        assert axis.get_ylabel()
-        texts += [axis.title, axis.xaxis.label, axis.yaxis.label, *axis.get_yticklabels()]
-    assert {to_hex(text.get_color()) for text in texts if text.get_text()} == {GREY}
+    assert all(axis.get_ylabel() for axis in made.axes)
 
 
 def test_a_followed_run_has_a_panel_for_each_number() -> None:
