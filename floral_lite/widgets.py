@@ -26,12 +26,12 @@ def slider(
     label: str,
     start: Value,
     alt: str | Callable[[Value], str],
-    static: bool | None = None,
 ) -> ipywidgets.Widget | OnPage:
     """A figure, and a slider that draws it anew.
 
     In a notebook the figure is computed when the slider moves. A rendered page has no
-    Python behind it: there, all figures are computed beforehand and the slider picks one.
+    Python behind it: there, all figures are computed beforehand and the slider picks one,
+    if FLORAL_LITE_STATIC_PAGE is set while the notebook runs.
 
     Args:
         draw: value -> figure; a pure function.
@@ -39,7 +39,6 @@ def slider(
         label: what the slider sets, such as "adaptors C".
         start: the value shown first, one of `values`.
         alt: describes the figure to a reader who does not see it; or value -> what its own figure shows.
-        static: add the page's version; if None, where FLORAL_LITE_STATIC_PAGE is set.
 
     Raises:
         InputError: `start` is not one of the values.
@@ -51,9 +50,7 @@ def slider(
     # by name, and draw may name its parameter as it likes
     drawn = ipywidgets.interactive_output(lambda value: display(draw(value)), {"value": stops})  # type: ignore[no-untyped-call]
     widget = ipywidgets.VBox([stops, drawn])
-    if static is None:
-        static = bool(os.environ.get(STATIC_VARIABLE))
-    if not static:
+    if not os.environ.get(STATIC_VARIABLE):
         return widget
     told = [alt if isinstance(alt, str) else alt(value) for value in values]
     page = static_slider([draw(value) for value in values], values, label, start, told)

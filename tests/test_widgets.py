@@ -19,24 +19,31 @@ def make(**changes: object) -> object:
     return widgets.slider(squares, **options)  # type: ignore[arg-type]
 
 
-def test_live_slider_draws_anew_when_it_moves() -> None:
+def make_page(**changes: object) -> str:
+    """The slider's HTML, as for a rendered page."""
+    both = make(**changes)
+    assert isinstance(both, widgets.OnPage)
+    return str(both._repr_mimebundle_()["text/html"])
+
+
+def test_live_slider_draws_anew_when_it_moves(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(widgets.STATIC_VARIABLE, raising=False)
     drawn: list[int] = []
 
     def draw(count: int) -> plots.Picture:
         drawn.append(count)
         return squares(count)
 
-    widget = widgets.slider(draw, [1, 2, 3], label="squares", start=2, alt="", static=False)
+    widget = widgets.slider(draw, [1, 2, 3], label="squares", start=2, alt="")
     assert isinstance(widget, ipywidgets.VBox)
     assert drawn == [2]
     widget.children[0].value = 3
     assert drawn[-1] == 3
 
 
-def test_static_slider_holds_one_picture_a_value_and_shows_the_first() -> None:
-    both = make(static=True)
-    assert isinstance(both, widgets.OnPage)
-    page = str(both._repr_mimebundle_()["text/html"])
+def test_static_slider_holds_one_picture_a_value_and_shows_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(widgets.STATIC_VARIABLE, "1")
+    page = make_page()
     images = re.findall(r"<img [^>]*>", page)
     assert len(images) == 3
     assert len(set(images)) == 3
@@ -45,18 +52,10 @@ def test_static_slider_holds_one_picture_a_value_and_shows_the_first() -> None:
     assert 'max="2" value="1"' in page
 
 
-def test_a_slider_may_tell_each_value_apart() -> None:
-    both = make(static=True, alt=lambda count: f"{count} squares")
-    assert isinstance(both, widgets.OnPage)
-    page = str(both._repr_mimebundle_()["text/html"])
-    assert re.findall(r'alt="([^"]*) \(', page) == ["1 squares", "2 squares", "3 squares"]
-
-
-def test_the_environment_says_that_a_page_is_being_built(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slider_may_tell_each_value_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(widgets.STATIC_VARIABLE, "1")
-    assert isinstance(make(), widgets.OnPage)
-    monkeypatch.delenv(widgets.STATIC_VARIABLE)
-    assert isinstance(make(), ipywidgets.VBox)
+    page = make_page(alt=lambda count: f"{count} squares")
+    assert re.findall(r'alt="([^"]*) \(', page) == ["1 squares", "2 squares", "3 squares"]
 
 
 def test_start_must_be_a_stop() -> None:
