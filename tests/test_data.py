@@ -144,7 +144,7 @@ def test_each_cluster_gets_its_group_of_labels(
     clusters = diagonal_clusters(num_clusters + num_clients, num_clusters)
     generator = torch.Generator().manual_seed(seed)
     labels = torch.arange(num_labels).repeat(40)[torch.randperm(40 * num_labels, generator=generator)]
-    rows_of = split_by_label(labels, num_labels, clusters, num_clusters, generator)
+    rows_of = split_by_label(labels, clusters, num_clusters, generator, num_labels)
     # every sample once, every cluster's labels next to each other and nobody else's
     assert sorted(torch.cat(rows_of).tolist()) == list(range(len(labels)))
     groups = [
@@ -161,7 +161,7 @@ def test_each_cluster_gets_its_group_of_labels(
 def test_samples_of_a_group_are_dealt_at_random() -> None:
     labels, clusters = torch.arange(4).repeat_interleave(50), torch.zeros(2, dtype=torch.int64)
     first, again, other = (
-        split_by_label(labels, 4, clusters, 1, torch.Generator().manual_seed(seed)) for seed in (1, 1, 2)
+        split_by_label(labels, clusters, 1, torch.Generator().manual_seed(seed), 4) for seed in (1, 1, 2)
     )
     assert torch.equal(first[0], again[0])
     assert not torch.equal(first[0], other[0])
@@ -171,9 +171,9 @@ def test_samples_of_a_group_are_dealt_at_random() -> None:
 def test_groups_without_labels_and_clients_without_samples_are_refused() -> None:
     labels = torch.arange(4)
     with pytest.raises(InputError, match=r"num_clusters is 5.*only 4 labels"):
-        split_by_label(labels, 4, torch.arange(5), 5, torch.Generator())
+        split_by_label(labels, torch.arange(5), 5, torch.Generator(), 4)
     with pytest.raises(InputError, match=r"num_clients is 3.*only 2 samples"):
-        split_by_label(labels, 4, torch.tensor([0, 1, 0, 1, 0]), 2, torch.Generator())
+        split_by_label(labels, torch.tensor([0, 1, 0, 1, 0]), 2, torch.Generator(), 4)
 
 
 @pytest.mark.parametrize(

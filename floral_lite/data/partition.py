@@ -32,7 +32,7 @@ def split_evenly(num_samples: int, num_clients: int, generator: torch.Generator)
 
 
 def split_by_label(
-    labels: Tensor, num_labels: int, clusters: Tensor, num_clusters: int, generator: torch.Generator
+    labels: Tensor, clusters: Tensor, num_clusters: int, generator: torch.Generator, num_labels: int
 ) -> list[Tensor]:
     """The row numbers of each client's samples, if each cluster has a group of labels to itself.
 
@@ -41,10 +41,10 @@ def split_by_label(
 
     Args:
         labels: shape (N,), in [0, num_labels).
-        num_labels: how many there are.
         clusters: each client's cluster, shape (K,).
         num_clusters: C, at most num_labels.
         generator: deals.
+        num_labels: how many labels there are.
 
     Raises:
         InputError: there are more clusters than labels, or more clients than samples in a cluster.

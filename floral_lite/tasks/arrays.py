@@ -10,13 +10,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ..data import Images, as_float
+from ..data import Images, as_float, split_by_label
 from ..errors import InputError, require
 from ..federation import Settings, Task
 from ..federation.shards import Augment
 from ..models import seeded
 from ..seeds import stream
-from .images import ClusterView, dealt_by_label, dealt_evenly, image_task, label_shifted, rotated
+from .images import ClusterView, dealt_evenly, image_task, label_shifted, rotated
 from .recipe import Recipe, make_tasks
 
 Transform = Literal["rotate", "label-shift", "label-groups"]
@@ -118,7 +118,8 @@ def from_arrays(
         view = rotated
     elif transform == "label-shift":
         view = partial(label_shifted, num_labels=num_labels)
-    deal = dealt_by_label(num_labels) if transform == "label-groups" else dealt_evenly
+    by_label = partial(split_by_label, num_labels=num_labels)
+    deal = by_label if transform == "label-groups" else dealt_evenly
     recipe = Recipe(
         about="own arrays",
         num_clients=num_clients,

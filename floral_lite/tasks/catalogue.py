@@ -5,10 +5,10 @@ from functools import partial
 
 from torch.nn import functional
 
-from ..data import FlipAndCrop, cifar10, cifar100, digits, mnist
+from ..data import FlipAndCrop, cifar10, cifar100, digits, mnist, split_by_label
 from ..federation import Settings
 from ..models import cnn, mlp, vgg8
-from .images import dealt_by_label, image_task, label_shifted, rotated
+from .images import image_task, label_shifted, rotated
 from .recipe import Recipe
 from .synthetic import SYNTHETIC
 
@@ -53,7 +53,7 @@ _DIGITS_TASKS: dict[str, Recipe] = {
     ),
     "digits-label-groups": Recipe(
         "8 x 8 digits, each cluster has 2 of the labels to itself; nothing to download",
-        20, 5, _DIGITS, functional.cross_entropy, _digits(deal=dealt_by_label(10)),
+        20, 5, _DIGITS, functional.cross_entropy, _digits(deal=partial(split_by_label, num_labels=10)),
     ),
 }  # fmt: skip
 _IMAGES: dict[str, Recipe] = {
@@ -76,7 +76,7 @@ _IMAGES: dict[str, Recipe] = {
     "cifar100": Recipe(
         "CIFAR-100, each cluster has 10 of the labels to itself",
         100, 10, _CIFAR100, functional.cross_entropy,
-        image_task(cifar100, vgg8, deal=dealt_by_label(100)), FlipAndCrop(),
+        image_task(cifar100, vgg8, deal=partial(split_by_label, num_labels=100)), FlipAndCrop(),
     ),
 }  # fmt: skip
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from ..data import Images, rotate, shift_labels, split_by_label, split_evenly
+from ..data import Images, rotate, shift_labels, split_evenly
 from ..federation.pool import Pool
 from ..models import seeded
 from ..seeds import stream
@@ -36,15 +36,6 @@ def dealt_evenly(
 ) -> list[Tensor]:
     """Every client gets images of all labels."""
     return split_evenly(len(labels), len(clusters), generator)
-
-
-def dealt_by_label(num_labels: int) -> Deal:
-    """A cluster's clients get images of its share of the labels, and of no others."""
-
-    def deal(labels: Tensor, clusters: Tensor, num_clusters: int, generator: torch.Generator) -> list[Tensor]:
-        return split_by_label(labels, num_labels, clusters, num_clusters, generator)
-
-    return deal
 
 
 def image_task(
