@@ -63,6 +63,11 @@ def test_curves_draw_the_evaluated_rounds_in_per_cent() -> None:
     assert line.get_ydata().tolist() == pytest.approx([30, 90])
 
 
+def test_curves_know_their_values() -> None:
+    with pytest.raises(InputError, match="no value is called 'accuracy'; did you mean 'test_accuracy'"):
+        plots.curves({"one": history()}, "accuracy")
+
+
 def test_curves_are_told_apart_without_colour() -> None:
     lines = plots.curves({"one": history(), "two": history()}).axes[0].lines
     assert len({line.get_linestyle() for line in lines}) == 2

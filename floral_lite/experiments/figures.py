@@ -8,15 +8,9 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import LogFormatter
 
 from ..plots import COLOURS, GREY, Picture, figure
+from ..plots.federations import VALUES
 
-NAMES = {
-    "test_loss": "test loss, mean over clients",
-    "test_accuracy": "test accuracy (%)",
-    "train_loss": "training loss, mean over clients",
-    "mismatch": "mismatch of the mixtures (0 to 2)",
-}
-
-
+NAMES = {**VALUES, "test_accuracy": "test accuracy (%)"}  # shorter: panels are low
 DASHED = ("-learned", "-averaged")
 
 

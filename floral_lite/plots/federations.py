@@ -7,7 +7,7 @@ import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.image import AxesImage
 
-from ..errors import require
+from ..errors import check_names, require
 from ..federation.history import History
 from .style import (
     COLOURS,
@@ -22,6 +22,12 @@ from .style import (
 )
 
 MIXTURE_WEIGHT = r"mixture weight $\pi_c^k$"
+VALUES = {
+    "test_accuracy": "test accuracy (%), mean over clients",
+    "test_loss": "test loss, mean over clients",
+    "train_loss": "training loss, mean over clients",
+    "mismatch": "mismatch of the mixtures (0 to 2)",
+}
 
 
 def image_grid(
@@ -54,19 +60,17 @@ def curves(histories: Mapping[str, History], value: str = "test_accuracy") -> Pi
     Args:
         histories: the runs by their label.
         value: "test_accuracy" (drawn in per cent), "test_loss", "train_loss" or "mismatch".
+
+    Raises:
+        InputError: there is no such value.
     """
+    check_names("value", [value], VALUES)
     made, ((axis,),) = figure(1, 1, 6.4, 3.4)
     factor = 100 if value == "test_accuracy" else 1
     for number, (label, history) in enumerate(histories.items()):
         series = factor * history.frame()[value].dropna()
         axis.plot(series.index, series, label=label, **line_style(number))
-    names = {
-        "test_accuracy": "test accuracy (%), mean over clients",
-        "test_loss": "test loss, mean over clients",
-        "train_loss": "training loss, mean over clients",
-        "mismatch": "mismatch of the mixtures (0 to 2)",
-    }
-    axis.set(xlabel="communication round", ylabel=names[value])
+    axis.set(xlabel="communication round", ylabel=VALUES[value])
     axis.legend(labelcolor=GREY, frameon=False)
     return made
 
