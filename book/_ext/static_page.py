@@ -41,7 +41,7 @@ def keep_scripts_once(
 
 def setup(app: Sphinx) -> dict[str, bool]:
     """Called by Sphinx."""
-    # Chapters run as children of this process; floral_lite.widgets then draws explorers that need no kernel.
+    # Chapters run as children of this process; sliders and explorers then need no kernel.
     os.environ["FLORAL_LITE_STATIC_PAGE"] = "1"
     app.connect("config-inited", choose_mathjax)
     app.connect("html-page-context", keep_scripts_once, priority=900)
