@@ -19,7 +19,7 @@ import numpy as np
 import shapes
 import torch
 import typer
-from measure import RESULTS, save, seconds
+from measure import RESULTS, process_bytes, save, seconds
 
 from floral_lite import methods
 from floral_lite.federation import federated_rounds
@@ -38,13 +38,9 @@ SWEEPS = {
 
 def peak_bytes() -> int:
     """The most memory that this process has held so far."""
-    status = Path("/proc/self/status")
-    lines = status.read_text().splitlines() if status.exists() else []
-    for line in lines:
-        if line.startswith("VmHWM:"):  # unlike ru_maxrss, it does not begin with the parent process's peak
-            return 1024 * int(line.split()[1])
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else 1024 * peak
+    # ru_maxrss begins with the parent process's peak
+    return process_bytes("VmHWM") or (peak if sys.platform == "darwin" else 1024 * peak)
 
 
 def measure(

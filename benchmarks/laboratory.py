@@ -16,16 +16,9 @@ from typing import Annotated, Any
 
 import torch
 import typer
-from measure import RESULTS, save
+from measure import RESULTS, process_bytes, save
 
 from floral_lite.widgets import Laboratory
-
-
-def resident() -> int:
-    """Bytes of this process in memory, 0 where the system does not tell."""
-    status = Path("/proc/self/status")
-    lines = status.read_text().splitlines() if status.exists() else []
-    return next((1024 * int(line.split()[1]) for line in lines if line.startswith("VmRSS:")), 0)
 
 
 def restart(laboratory: Laboratory, budget: float) -> tuple[float, float]:
@@ -49,7 +42,7 @@ def measure(restarts: int) -> dict[str, Any]:
     for number in range(restarts + 1):
         if number % 10 == 0:
             gc.collect()
-            look = {"restarts": number, "bytes": resident(), "threads": threading.active_count()}
+            look = {"restarts": number, "bytes": process_bytes("VmRSS"), "threads": threading.active_count()}
             look["objects"] = len(gc.get_objects())
             looks.append(look)
             print(look, flush=True)

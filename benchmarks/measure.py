@@ -65,6 +65,13 @@ def commit() -> str:
         return "unknown"
 
 
+def process_bytes(name: str) -> int:
+    """Of this process as Linux counts them: "VmRSS" held now, "VmHWM" at most so far; 0 elsewhere."""
+    status = Path("/proc/self/status")
+    lines = status.read_text().splitlines() if status.exists() else []
+    return next((1024 * int(line.split()[1]) for line in lines if line.startswith(f"{name}:")), 0)
+
+
 def save(name: str, results: object, folder: Path, **more: object) -> Path:
     """Write results, with the machine's description, to a JSON file of that name."""
     folder.mkdir(parents=True, exist_ok=True)
