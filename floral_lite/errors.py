@@ -60,8 +60,9 @@ def check_choice(name: str, value: object, choices: object) -> None:
         value: what the user gave for it.
         choices: the Literal.
     """
-    allowed = get_args(choices)
-    require(value in allowed, f"{name} is {value!r}; it is {' or '.join(map(repr, allowed))}")
+    *others, last = get_args(choices)
+    allowed = f"{', '.join(map(repr, others))} or {last!r}"
+    require(value in (*others, last), f"{name} is {value!r}; it must be {allowed}")
 
 
 def check_names(kind: str, names: Iterable[str], known: Iterable[str]) -> None:

@@ -172,7 +172,7 @@ WRONG = {
     f"run digits-rotate --rounds 1 --seed {2**63 - 1} --seeds 2": f"seed is {2**63}",
     "run digits-rotate --seeds 0": "seeds is 0; it is how many seeds to run, 1 to 1000",
     "run digits-rotate --seeds 20261123": "seeds is 20261123; it is how many seeds to run",
-    "run digits-rotate --engine quick": "engine is 'quick'; it is 'fast' or 'loop'",
+    "run digits-rotate --engine quick": "engine is 'quick'; it must be 'fast' or 'loop'",
     "run digits-rotate --max-memory -1": "max_memory is -1.0 GB; it must be positive",
     "run digits-rotate --device cuda:99": "device is 'cuda:99'",
     "run digits-rotate --method fedavg --budget 0.1": "fedavg has no option budget",
@@ -212,7 +212,7 @@ def test_an_unknown_engine_is_refused_before_the_data_are_read(
     monkeypatch.setattr(cli.tasks, "load_seeds", read)
     assert call(monkeypatch, "run", "mnist-rotate", "--engine", "quick") == 2
     said = capsys.readouterr().err.splitlines()
-    assert said == ["error: engine is 'quick'; it is 'fast' or 'loop'"]
+    assert said == ["error: engine is 'quick'; it must be 'fast' or 'loop'"]
 
 
 def test_missing_data_are_named(

@@ -616,7 +616,7 @@ def test_wrapping_draws_nothing_from_the_global_generator() -> None:
         ({"rank": 1, "num_clusters": 0}, "num_clusters is 0"),
         ({"rank": 2.5}, r"rank is 2\.5; it must be a whole number"),
         ({"rank": 1, "num_clusters": 2.0}, r"num_clusters is 2\.0; it must be a whole number"),
-        ({"rank": 1, "init": "zeros"}, "init is 'zeros'; it is 'paper' or 'authors'"),
+        ({"rank": 1, "init": "zeros"}, "init is 'zeros'; it must be 'paper' or 'authors'"),
         ({"rank": 1, "norms": "affin"}, "norms is 'affin'"),
         ({"rank": 1, "convolution": "channels"}, "convolution is 'channels'"),
     ],

@@ -374,5 +374,5 @@ def test_a_first_use_without_gradients_takes_none_from_the_next() -> None:
 def test_an_unknown_way_of_mixing_is_refused() -> None:
     model = trained(nn.Linear(3, 2))
     model.mixing = "mergd"  # type: ignore[assignment]
-    with pytest.raises(InputError, match="mixing is 'mergd'; it is 'auto' or 'merged' or 'factored'"):
+    with pytest.raises(InputError, match="mixing is 'mergd'; it must be 'auto', 'merged' or 'factored'"):
         model(random(1, 3))

@@ -458,7 +458,7 @@ def test_little_memory_makes_the_same_run(name: str, limit: int) -> None:
         ("per-fedavg", {"inner_learning_rate": 0.0}, r"inner_learning_rate is 0\.0"),
         ("federated-clustering", {"update_momentum": 1.0}, r"update_momentum is 1\.0"),
         ("federated-clustering", {"num_clusters": 0}, "num_clusters is 0"),
-        ("ensemble", {"mix": "losses"}, "mix is 'losses'; it is 'weights' or 'outputs'"),
+        ("ensemble", {"mix": "losses"}, "mix is 'losses'; it must be 'weights' or 'outputs'"),
         ("mfl", {"routing": "best"}, "routing is 'best'"),
     ],
 )
