@@ -17,12 +17,7 @@ from .base import Method, Part
 class Adapted(Method):
     """A method whose models are a shared base with mixtures of adaptors.
 
-    Args:
-        model: the base model u.
-        rank: of every low-rank adaptor; give this or the budget.
-        budget: rho in (0, 1]; 0.01 if neither is given.
-        init, convolution, biases, norms: what the adaptors are, see Options.
-        precondition: precondition the adaptors' gradients, with epsilon = 1e-5.
+    The arguments are FLoRAL's; that class says what each is.
 
     Raises:
         InputError: an argument is out of range, or the model has nothing to adapt.
