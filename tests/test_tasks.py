@@ -668,7 +668,7 @@ def test_unknown_settings_are_refused_with_the_nearest_name() -> None:
         ("learning_rate", None, "a number"),
         ("clip_norm", "1", "a number"),
         ("stateful", "no", "True or False"),
-        ("precision", 32, "'float32' or"),
+        ("precision", 32, "'float32', 'tf32' or 'bfloat16'"),
     ],
 )
 def test_settings_of_another_kind_are_refused(name: str, value: object, message: str) -> None:
