@@ -15,7 +15,7 @@ def assert_shown(made: Picture) -> None:
         assert axis.get_facecolor()[3] == 0 or axis.get_label() == "<colorbar>"
         texts += [axis.title, axis.xaxis.label, axis.yaxis.label]
         texts += [*axis.get_xticklabels(), *axis.get_yticklabels()]
-    assert {to_hex(text.get_color()) for text in texts if text.get_text()} <= {GREY}
+    assert {to_hex(text.get_color()) for text in texts if text.get_text()} == {GREY}
 
 
 def assert_readable(made: Picture, of_rows: bool = False) -> None:
