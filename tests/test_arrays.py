@@ -186,7 +186,7 @@ GRAY = np.zeros((20, 6, 6), np.uint8)
         (
             (IMAGES, LABELS),
             {"model": lambda: mlp(35, 8, 6)},
-            r"model does not take images of shape \(1, 6, 6\)",
+            r"model does not take inputs of shape \(1, 6, 6\)",
         ),
         ((IMAGES, LABELS), {"model": nn.Flatten}, "model has no parameters"),
         ((IMAGES, LABELS), {"transform": "turn"}, "transform is 'turn'; it is 'rotate', 'label-shift', "),

@@ -98,7 +98,7 @@ def test_what_a_loss_compares_with_the_outputs_has_their_precision(kind: type) -
             {"train": {**PAIRS, "a": (IMAGES[:, :, 1:], LABELS)}},
             "have the shapes [(1, 3, 4), (1, 4, 4)]",
         ),
-        ({"model": nn.Linear(5, 3)}, "model does not take images of shape (1, 4, 4)"),
+        ({"model": nn.Linear(5, 3)}, "model does not take inputs of shape (1, 4, 4)"),
         ({"loss": functional.mse_loss, "train": {"a": (IMAGES, LABELS[:3])}}, "its targets (3,)"),
         ({"loss": functional.mse_loss}, "targets of shape (16,), and the model's outputs have shape (16, 3)"),
     ],

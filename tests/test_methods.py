@@ -13,6 +13,7 @@ from torch import nn
 
 from floral_lite import InputError, Settings, Task, methods
 from floral_lite.methods import METHODS, ROUTER, Part
+from floral_lite.methods.base import added_up
 from floral_lite.roles import Roles
 from floral_lite.router import Router
 
@@ -126,7 +127,7 @@ def trained_client(method: methods.FLoRAL) -> Roles:
 
 
 def merged(parts: Mapping[str, Part]) -> dict[str, torch.Tensor]:
-    return {name: part if isinstance(part, torch.Tensor) else part.merged() for name, part in parts.items()}
+    return {name: added_up(part) for name, part in parts.items()}
 
 
 def test_noise_is_what_was_drawn_in_training_and_absent_elsewhere() -> None:

@@ -230,6 +230,6 @@ def check_model(model: nn.Module, inputs: Tensor) -> None:
     except (RuntimeError, ValueError, IndexError, TypeError) as error:
         told = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise InputError(
-            f"model does not take images of shape {tuple(inputs.shape[1:])} ({told}); {ADVICE}; or give "
+            f"model does not take inputs of shape {tuple(inputs.shape[1:])} ({told}); {ADVICE}; or give "
             "another model"
         ) from error
