@@ -45,7 +45,7 @@ def smallest_offset(
         local_steps: H >= 1.
         smoothness: L > 0.
         evenness: U_c, in (0, 1].
-        rate: alpha > 0; at least 3 / mu for the bound to hold.
+        rate: alpha > 0; at least 3 / mu for the proof to hold.
 
     Returns:
         s, broadcast over the arguments. (For alpha = 1 / mu the paper has 4 kappa / U_c; its proof needs
@@ -92,7 +92,7 @@ def bound_terms(
         offset: s, from `smallest_offset`.
         smoothness: L >= mu.
         convexity: mu > 0.
-        rate: alpha; at least 3 / mu for the bound to hold, 1 / mu for the constants that the paper prints.
+        rate: alpha; at least 3 / mu for the proof to hold, 1 / mu for the constants that the paper prints.
 
     Returns:
         "start", "noise", "mismatch" and "drift"; their sum is the bound.

@@ -53,7 +53,7 @@ def rates(
         colour = COLOURS[(len(measured) + number) % len(COLOURS)]
         axis.plot(steps, values, color=colour, linestyle=BOUNDS[number % 4], label=name)
     axis.set(
-        xlabel="local steps T",
+        xlabel="steps T",
         ylabel=r"error $f_c(\hat{w}_T) - f_c(w_c^*)$",
         xscale="log",
         yscale="log",
