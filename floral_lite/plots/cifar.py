@@ -36,6 +36,7 @@ def parameters(layers: pd.DataFrame, budget: float) -> Picture:
                 textcoords="offset points", color=GREY, fontsize=8,
             )  # fmt: skip
         axis.set(xscale="log", xlabel="parameters", xlim=(1, 8 * part["weight"].max()))
+        axis.grid(visible=False)  # it would run through the ranks
     legend(made, ncols=3)
     return made
 
