@@ -24,7 +24,7 @@ def trainable(model: nn.Module) -> dict[str, Tensor]:
 
 
 def added_up(part: Part) -> Tensor:
-    """The parameter itself."""
+    """The parameter itself, where a method gives its base and its adaptors' parts on their own."""
     return part if isinstance(part, Tensor) else part.merged()
 
 
