@@ -34,7 +34,7 @@ def draw(frame: pd.DataFrame, value: str = "test_loss") -> Picture:
     columns = frame["column"].unique()
     wide = len(columns) if len(columns) <= 3 else 2
     tall = ceil(len(columns) / wide)
-    made, axes = figure(tall, wide, 3.4 * wide + 0.6, 2.6 * tall + 0.9)
+    made, axes = figure(tall, wide, max(3.4 * wide + 0.6, 6.4), 2.6 * tall + 0.9)  # room for the legend
     families = list(dict.fromkeys(map(family, frame["row"])))
     factor = 100 if value == "test_accuracy" else 1
     lines: dict[str, Line2D] = {}
