@@ -76,6 +76,22 @@ def test_what_is_there_is_not_run_again(quiet: Path, monkeypatch: pytest.MonkeyP
         fill(few(rounds=5), quiet, device="cpu")
 
 
+def test_checkpoints_of_a_cell_that_is_done_go(
+    quiet: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # killed after the first result was written, and before its checkpoints were removed
+    with monkeypatch.context() as patched:
+        patched.setattr(Progress, "finished", lambda *arguments: pytest.fail("killed"))
+        patched.setattr(shutil, "rmtree", lambda *arguments, **options: None)
+        with pytest.raises(pytest.fail.Exception, match="killed"):
+            fill(few(), tmp_path, device="cpu", checkpoint_seconds=0)
+    assert len(numbers(tmp_path)) == 1
+    assert list((tmp_path / UNFINISHED).rglob("round-*"))
+    fill(few(), tmp_path, device="cpu")
+    assert not list((tmp_path / UNFINISHED).rglob("round-*"))
+    assert numbers(tmp_path) == numbers(quiet)
+
+
 def test_an_interrupted_cell_goes_on_from_its_checkpoint(
     quiet: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -75,6 +75,8 @@ def fill(
             if missing and not begun:
                 progress.waiting(len(missing))
                 time.sleep(poll_seconds)
+    for cell in cells:  # a process may have been killed between a result and the end of its checkpoints
+        shutil.rmtree(checkpoints(cell, folder), ignore_errors=True)
 
 
 def stacks(cells: Sequence[Cell], together: bool) -> list[list[Cell]]:
