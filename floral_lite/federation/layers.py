@@ -1,17 +1,14 @@
 """Networks that are a chain of known layers, run for many clients at once.
 
-Every parameter is one tensor with an axis of clients in front, and so are the inputs. A linear
-layer is then one batched product, and its backward pass takes the weight's step of SGD while it
-computes the gradient: W <- W - eta g^T x is one product, and the gradient is never written down.
+Every parameter is one tensor with an axis of clients in front, and so are the inputs.
 """
 
 from collections.abc import Mapping
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from ..adaptors import LowRankAdaptor
 from ..dropout import keep, next_key
@@ -21,6 +18,7 @@ from ..models import HeConv2d, Normalise
 from ..names import joined
 from . import patches
 from .beside import SteppingBeside, beside, in_memory_side_by_side, side_by_side
+from .products import BlendedProduct, Product, product
 from .settings import Settings
 
 Layers = list[tuple[str, nn.Module]]
@@ -68,72 +66,6 @@ class Fused(NamedTuple):
     preconditioned: bool
     allowed: set[int]
     weights: set[int]
-
-
-class Product(torch.autograd.Function):
-    """x W^T + b of every client, whose backward pass also takes W's step of SGD."""
-
-    @staticmethod
-    def forward(ctx: Any, inputs: Tensor, weight: Tensor, bias: Tensor | None, settings: Settings) -> Tensor:
-        """Inputs (k, B, n), weight (k, m, n), bias (k, m)."""
-        ctx.save_for_backward(inputs)
-        ctx.weight, ctx.settings, ctx.has_bias = weight, settings, bias is not None
-        return product(inputs, weight, bias)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, None, Tensor | None, None]:
-        """The gradients of inputs and bias; W has none left to hand on."""
-        (inputs,) = ctx.saved_tensors
-        rate, decay = ctx.settings.learning_rate, ctx.settings.weight_decay
-        weight = ctx.weight.to(gradient.dtype)  # under autocast the products are in bfloat16
-        of_inputs = torch.bmm(gradient, weight) if ctx.needs_input_grad[0] else None
-        # W <- (1 - eta lambda) W - eta g^T x
-        if gradient.dtype == ctx.weight.dtype:
-            ctx.weight.baddbmm_(gradient.mT, inputs, beta=1 - rate * decay, alpha=-rate)
-        else:
-            step = torch.bmm(gradient.mT, inputs.to(gradient.dtype))
-            ctx.weight.mul_(1 - rate * decay).sub_(step, alpha=rate)
-        return of_inputs, None, gradient.sum(dim=1) if ctx.has_bias else None, None
-
-
-class BlendedProduct(torch.autograd.Function):
-    """x (sum_c pi_c W_c)^T + b of every client, whose backward pass also takes the step of all W_c."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, inputs: Tensor, models: Tensor, mixture: Tensor, bias: Tensor | None, settings: Settings
-    ) -> Tensor:
-        """Inputs (k, B, n), models (k, C, m, n), mixture (k, C), bias (k, m)."""
-        merged = Blend(models, mixture).merged()
-        ctx.save_for_backward(inputs, mixture, merged)
-        ctx.models, ctx.settings, ctx.has_bias = models, settings, bias is not None
-        return product(inputs, merged, bias)
-
-    @staticmethod
-    def backward(
-        ctx: Any, gradient: Tensor
-    ) -> tuple[Tensor | None, None, Tensor | None, Tensor | None, None]:
-        """The gradients of inputs, mixture and bias."""
-        inputs, mixture, merged = ctx.saved_tensors
-        rate, decay = ctx.settings.learning_rate, ctx.settings.weight_decay
-        of_inputs = torch.bmm(gradient, merged.to(gradient)) if ctx.needs_input_grad[0] else None
-        models = ctx.models.flatten(2)
-        # dL/dW_c = pi_c G and dL/dpi_c = <G, W_c>, with G = g^T x
-        of_merged = torch.bmm(gradient.mT, inputs.to(gradient)).flatten(1).to(models)
-        of_mixture = torch.bmm(models, of_merged[:, :, None])[:, :, 0] if ctx.needs_input_grad[2] else None
-        # W_c <- (1 - eta lambda) W_c - eta pi_c G
-        models.baddbmm_(mixture[:, :, None], of_merged[:, None], beta=1 - rate * decay, alpha=-rate)
-        return of_inputs, None, of_mixture, gradient.sum(dim=1) if ctx.has_bias else None, None
-
-
-def product(inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """X W^T + b of every client; one large product where all have the same W."""
-    if weight.stride(0) == 0:
-        outputs = functional.linear(inputs, weight[0])
-        return outputs if bias is None else outputs + bias[:, None]
-    if bias is None:
-        return torch.bmm(inputs, weight.mT)
-    return torch.baddbmm(bias[:, None], inputs, weight.mT)
 
 
 def linear(inputs: Tensor, weight: Part, bias: Tensor | None, fused: Fused | None) -> Tensor:
