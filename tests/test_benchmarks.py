@@ -530,3 +530,22 @@ def test_a_servers_rate_is_tried_where_it_was_not(benchmark: Any, tmp_path: Path
         assert (
             len({(line["seed"], line["rho"], line["routing"]) for line in results}) == len(results) == lines
         )
+
+
+def test_a_model_is_scored_on_what_it_was_trained_on_and_on_its_whole_shard(
+    benchmark: Any, tmp_path: Path
+) -> None:
+    script = benchmark("tested_on")
+    for rows in ("fedavg", "fedavg,floral-1-optimal"):
+        script.main("digits-rotate-reduced", rows=rows, rounds=30, out=tmp_path)
+    first, second = json.loads((tmp_path / "tested-on-digits-rotate-reduced.json").read_text())["results"]
+    assert (first["row"], second["row"]) == ("fedavg", "floral-1-optimal")
+    for line in (first, second):  # what was trained on is a part of the shard, and known best
+        assert line["trained on"] > line["all training images"] > 25
+        assert line["trained on"] > line["test"] > 25
+    layer = nn.Linear(1, 2)
+    layer.load_state_dict({"weight": torch.tensor([[-1.0], [1.0]]), "bias": torch.zeros(2)})
+    assert (
+        script.accuracy(layer, Shard(torch.tensor([[-1.0], [1.0], [2.0], [3.0]]), torch.tensor([0, 1, 1, 0])))
+        == 75
+    )

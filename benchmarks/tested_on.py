@@ -1,0 +1,81 @@
+"""What CIFAR-100's accuracies are on the clients' training images, beside those on test images.
+
+    python benchmarks/tested_on.py cifar100-reduced --data DIR --out book/results
+
+The authors' public code (zeligism/FLoRAL, `get_partitioners`) gives one partitioner to the training and to
+the test split of CIFAR-100. If both then read the training split, a client is tested on all its training
+images, also where it is trained on 5% of them. Here the same personal models are scored on the client's test
+images, on the images that it was trained on, and on all training images of its shard. Writes
+tested-on-TASK.json, a line a run; a run that is there already is not run again.
+"""
+
+import itertools
+import json
+from pathlib import Path
+from statistics import fmean
+from typing import Annotated
+
+import torch
+import typer
+from measure import RESULTS, save
+from torch import nn
+
+from floral_lite import Run, methods, personal_model, tasks, train_runs
+from floral_lite.federation import Shard
+
+ROWS: dict[str, dict[str, object]] = {
+    "fedavg": {"method": "fedavg"},
+    "floral-1-optimal": {"method": "floral", "budget": 0.01, "routing": "optimal"},
+    "floral-1-learned": {"method": "floral", "budget": 0.01, "routing": "learned"},
+}
+
+
+@torch.no_grad()
+def accuracy(model: nn.Module, shard: Shard) -> float:
+    """In per cent."""
+    found = torch.cat([model(inputs).argmax(dim=1) for inputs in torch.split(shard.inputs, 500)])
+    return 100 * (found == shard.targets).double().mean().item()
+
+
+def main(
+    name: Annotated[str, typer.Argument(help="a task of images with little data")] = "cifar100-reduced",
+    rows: Annotated[str, typer.Option(help="of the first table")] = ",".join(ROWS),
+    seeds: Annotated[int, typer.Option(help="1, 2, ...")] = 1,
+    data: Annotated[Path | None, typer.Option(help="folder of downloaded image sets")] = None,
+    rounds: Annotated[int | None, typer.Option(help="the task's own if none")] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps")] = "cpu",
+    out: Annotated[Path, typer.Option(help="folder of the JSON file")] = RESULTS,
+) -> None:
+    """Run what is missing, and save after each run."""
+    torch.set_num_threads(1)
+    path = out / f"tested-on-{name}.json"
+
+    def there() -> list[dict[str, object]]:
+        """Read anew each time: another process may have added its runs."""
+        return json.loads(path.read_text())["results"] if path.exists() else []
+
+    for row, seed in itertools.product(rows.split(","), range(1, seeds + 1)):
+        if (row, seed) in {(line["row"], line["seed"]) for line in there()}:
+            continue
+        task = tasks.load(name, seed=seed, data=data)
+        whole = tasks.load(name.removesuffix("-reduced"), seed=seed, data=data)
+        length = rounds or task.settings.rounds
+        settings = task.settings.with_changes(rounds=length, evaluate_every=length)
+        options = dict(ROWS[row])
+        kind = str(options.pop("method"))
+        if kind == "floral":
+            options["num_clusters"] = task.details["task_clusters"]
+        method = methods.make(kind, task.model, **options)
+        (federation,) = train_runs([Run(task, method, seed)], settings, device=device)
+        line: dict[str, object] = {"row": row, "seed": seed, "rounds": length}
+        shards = {"test": task.test, "trained on": task.train, "all training images": whole.train}
+        models = [personal_model(task, method, federation, k).eval() for k in range(task.num_clients)]
+        for label, of_clients in shards.items():
+            scores = [accuracy(model, of_clients[k]) for k, model in enumerate(models)]
+            line[label] = round(fmean(scores), 2)
+        print(name, *line.values(), flush=True)
+        save(path.stem, [*there(), line], out, task=name)
+
+
+if __name__ == "__main__":
+    typer.run(main)
