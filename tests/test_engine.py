@@ -238,6 +238,38 @@ def test_every_setting_on_every_method_that_does_more(which: str, number: int) -
     compare(task, HOOKED[which](task.model))
 
 
+class Standardised(nn.Module):
+    """Changes the inputs that it is given, if it works in place."""
+
+    def __init__(self, in_place: bool) -> None:
+        super().__init__()
+        self.in_place = in_place
+        self.layer = nn.Linear(4, 3)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        if self.in_place:
+            return self.layer(inputs.sub_(0.5).div_(0.5))
+        return self.layer((inputs - 0.5) / 0.5)
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        Standardised,
+        lambda in_place: nn.Sequential(nn.LeakyReLU(0.1, inplace=in_place), nn.Linear(4, 3)),
+    ],
+    ids=["module", "chain"],
+)
+@pytest.mark.parametrize("which", METHODS | HOOKED)
+def test_a_network_that_works_in_place_sees_its_inputs_as_they_are(build: Any, which: str) -> None:
+    plain, in_place = (make_task(lambda is_so=is_so: build(is_so), normal(4)) for is_so in (False, True))
+    make = (METHODS | HOOKED)[which]
+    expected = train(plain, make(plain.model), seed=1)
+    method = make(in_place.model)
+    for engine_name in ("fast", "loop"):
+        agree(train(in_place, method, engine=engine_name, seed=1), expected, 1e-10)
+
+
 @pytest.mark.parametrize(
     ("name", "kind"),
     [*(("cnn", kind) for kind in get_args(Convolution)), ("batch norm 2d", "filter"), ("images", "channel")],

@@ -92,8 +92,9 @@ def run(
         parameters = {name: added_up(part) for name, part in parts.items() if not isinstance(part, Mixture)}
         mixing = Mixing(mixtures, method.local_statistics(client), route)
         with nullcontext() if key is None else Dropout(key), mixing:
-            given = inputs.clone() if len(networks) > 1 else inputs  # a network may work in place
-            outputs.append(functional_call(model, parameters | mixing.placeholders | buffers, (given,)))
+            # a copy of the inputs, since a network may work in place
+            tensors = parameters | mixing.placeholders | buffers
+            outputs.append(functional_call(model, tensors, (inputs.clone(),)))
         moved.append(buffers)
     for role in client:
         for name in moved[0].keys() & role.keys():

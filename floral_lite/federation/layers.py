@@ -3,6 +3,7 @@
 Every parameter is one tensor with an axis of clients in front, and so are the inputs.
 """
 
+import copy
 from collections.abc import Mapping
 from itertools import pairwise
 from typing import NamedTuple
@@ -43,6 +44,10 @@ def chain(model: nn.Module) -> Layers | None:
         plain = getattr(layer, "padding_mode", "zeros") == "zeros" and getattr(layer, "start_dim", 1) >= 1
         if not known or not plain or hooks or list(layer.buffers()):
             return None
+        if getattr(layer, "inplace", False):
+            # a second network, or a second gradient, needs the inputs as they were
+            layer = copy.copy(layer)
+            layer.inplace = False
         layers.append((name, layer))
     for place, ((_, layer), (_, following)) in enumerate(pairwise(tuple(layers))):
         # max_i relu(x_i) = relu(max_i x_i): outputs and gradients are the same, and after the pooling ReLU

@@ -106,7 +106,7 @@ def candidate_losses(task: Task, method: Method, client: Roles, shard: Shard) ->
     if not candidates:
         return None
     task.model.eval()
-    outputs, _ = run(task.model, method, client, candidates, shard.inputs.clone())
+    outputs, _ = run(task.model, method, client, candidates, shard.inputs)
     task.model.train()
     return torch.stack([task.loss(output, shard.targets) for output in outputs])
 
@@ -176,7 +176,7 @@ class Score(NamedTuple):
 @torch.no_grad()
 def evaluate(task: Task, method: Method, client: Roles, shard: Shard) -> Score:
     """The loss and accuracy (in [0, 1]) of one client's personal model on a shard."""
-    all_outputs, _ = run(task.model, method, client, method.networks(client), shard.inputs.clone())
+    all_outputs, _ = run(task.model, method, client, method.networks(client), shard.inputs)
     outputs = method.predict(client, all_outputs, task.is_classification)
     loss = float(task.loss(outputs, shard.targets))
     if not task.is_classification:
