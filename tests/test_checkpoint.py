@@ -1,5 +1,6 @@
 """Checkpoints: a run that is interrupted and resumed is the run that was not."""
 
+import copy
 import os
 import random
 import signal
@@ -17,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from floral_lite import Federation, History, InputError, Task, cli, methods, tasks, train
+from floral_lite.data import FlipAndCrop
 from floral_lite.federation import (
     Engine,
     Run,
@@ -204,9 +206,54 @@ def test_layers_that_draw_follow_from_the_seed_too(
 
 def test_another_model_is_not_resumed(ragged_task: Task, tmp_path: Path) -> None:
     train(ragged_task, make("fedavg", ragged_task), rounds=1, checkpoints=tmp_path)
-    other = replace(ragged_task, model=nn.Linear(4, 3).double())
+    other = replace(ragged_task, model=copy.deepcopy(ragged_task.model))
+    next(other.model.parameters()).requires_grad_(False)
     with pytest.raises(InputError, match="another model: give the same one"):
         train(other, make("fedavg", other), rounds=2, checkpoints=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"model": nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3)).double()}, "network is 'Seq"),
+        ({"loss": nn.CrossEntropyLoss()}, "loss is 'CrossEntropyLoss', but .* has 'cross_entropy'"),
+        ({"augment": FlipAndCrop()}, "augment is 'FlipAndCrop', but the run .* has None"),
+    ],
+    ids=["network", "loss", "augmentation"],
+)
+def test_what_changes_no_shape_is_not_resumed_either(
+    ragged_task: Task, tmp_path: Path, change: dict[str, Any], message: str
+) -> None:
+    model = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3)).double()
+    task = replace(ragged_task, model=model)
+    train(task, make("fedavg", task), rounds=1, checkpoints=tmp_path)
+    other = replace(task, **change)
+    with pytest.raises(InputError, match=message):
+        train(other, make("fedavg", other), rounds=2, checkpoints=tmp_path)
+
+
+def test_a_run_is_not_ended_where_it_was_not_evaluated(ragged_task: Task, tmp_path: Path) -> None:
+    def stop(federation: Federation) -> None:
+        if len(federation.history.rounds) == 3:
+            raise RuntimeError("stop")
+
+    method = make("fedavg", ragged_task)
+    run = {"evaluate_every": 2, "checkpoints": tmp_path, "checkpoint_every": 1}
+    with pytest.raises(RuntimeError, match="stop"):
+        train(ragged_task, method, rounds=9, on_round=stop, **run)
+    with pytest.raises(InputError, match=r"rounds is 3.* was not evaluated there: give more rounds"):
+        train(ragged_task, method, rounds=3, **run)
+    assert train(ragged_task, method, rounds=4, **run).history.evaluated[-1].round == 4
+
+
+def test_a_resumed_loop_rounds_as_the_uninterrupted_one(tmp_path: Path) -> None:
+    """A file's tensors begin anywhere in memory, and products of such ones are rounded otherwise."""
+    task = tasks.load("digits-rotate", num_clients=8, data_fraction=0.1)
+    method = methods.Ensemble(task.model)
+    run: dict[str, Any] = {"momentum": 0.9, "engine": "loop"}
+    whole = train(task, method, rounds=20, **run)
+    train(task, method, rounds=1, checkpoints=tmp_path, **run)
+    assert_same(train(task, method, rounds=20, checkpoints=tmp_path, **run), whole)
 
 
 @pytest.mark.parametrize(

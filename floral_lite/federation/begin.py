@@ -87,18 +87,30 @@ def go_on(
             f"rounds is {settings.rounds}, but the run to be resumed has done {len(old.history.rounds)} "
             "already: give at least as many",
         )
+        last = old.history.rounds[-1:]
+        require(
+            len(old.history.rounds) < settings.rounds
+            or not settings.evaluate_every
+            or last == old.history.evaluated[-1:],
+            f"rounds is {settings.rounds}, which the run to be resumed has done, and it was not evaluated "
+            "there: give more rounds",
+        )
         new.history.rounds.extend(old.history.rounds)
     return [
         Federation(
             new.history,
-            # in the new state's order, which no file keeps: then a clip's norm is the same sum
+            # in the new state's order, which no file keeps: then a clip's norm is the same sum. Copies, since
+            # a file's tensors may begin anywhere in memory, and products of such ones are rounded otherwise
             Roles(
                 *(
-                    {name: role[name].to(device) for name in like}
+                    {name: role[name].to(device).clone() for name in like}
                     for role, like in zip(old.state, new.state, strict=True)
                 )
             ),
-            {name: moment.map(lambda tensor: tensor.to(device)) for name, moment in old.moments.items()},
+            {
+                name: moment.map(lambda tensor: tensor.to(device).clone())
+                for name, moment in old.moments.items()
+            },
         )
         for old, new in zip(resumed, fresh, strict=True)
     ]

@@ -49,8 +49,9 @@ def checkpointed_rounds(
         For each run the history so far and the parameters; first of all those of the checkpoint.
 
     Raises:
-        InputError: the checkpoint is of another configuration, model or number of seeds, or `every`
-            is smaller than 1. That the data are the same is not checked.
+        InputError: the checkpoint is of another configuration, network, loss or number of seeds, or `every`
+            is smaller than 1. That the data are the same is not checked, and of loss and augmentation only
+            the name.
     """
     require(every >= 1, f"checkpoint_every is {every}; it must be at least 1")
     resumed = load_checkpoint(folder)

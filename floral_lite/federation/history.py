@@ -46,7 +46,8 @@ class History:
     """All rounds of one run, and everything needed to make them again.
 
     Attributes:
-        config: task, method, settings, seed, device, package version.
+        config: task, network (its class, and a checksum of its layers as they print), loss, augmentation,
+            method, settings, seed, device, package version.
         clusters: the true cluster of each client.
         bytes_up: what one client has to send in a round, in bytes: shared and clustered tensors, and the C
             weights of its averages. Where the method `sends_one_cluster`, it is that cluster's tensors, N^k

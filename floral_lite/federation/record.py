@@ -5,6 +5,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 import torch
@@ -122,6 +123,11 @@ def bytes_up(method: Method, first: Roles) -> int:
     return shared + clustered + 4 * num_clusters  # pi_c^k N^k for each c, whose sum is N^k
 
 
+def name_of(function: object) -> str:
+    """A function's name, or that of an object's class."""
+    return str(getattr(function, "__name__", type(function).__name__))
+
+
 def plain(config: Mapping[str, Any]) -> dict[str, Any]:
     """A configuration as its file keeps it: NumPy's numbers as Python's, other objects by their repr."""
     told = json.dumps(config, default=lambda value: value.item() if hasattr(value, "item") else repr(value))
@@ -139,6 +145,7 @@ def new_history(
 ) -> History:
     """The history of a run that has not begun."""
     num_base = sum(parameter.numel() for parameter in task.model.parameters())
+    layers = crc32(repr(task.model).encode())  # two networks may have the same shapes
     trained = sum(parameter.numel() for parameter in task.model.parameters() if parameter.requires_grad)
     client = first.of_client(0)
     held = sum(
@@ -152,6 +159,9 @@ def new_history(
             {
                 "task": task.name,
                 **task.details,
+                "network": f"{type(task.model).__name__}-{layers:08x}",
+                "loss": name_of(task.loss),
+                "augment": None if task.augment is None else name_of(task.augment),
                 "method": method.name,
                 **method.options(),
                 **asdict(settings),
