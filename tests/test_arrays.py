@@ -176,6 +176,16 @@ GRAY = np.zeros((20, 6, 6), np.uint8)
         ((IMAGES, LABELS, IMAGES), {}, "test_labels is None; give both"),
         ((IMAGES, LABELS, IMAGES, LABELS[:4]), {}, r"test_images has shape.*test_labels has \(4,\)"),
         ((IMAGES, LABELS, IMAGES[..., :5], LABELS), {}, r"\(1, 6, 6\), and one of test_images \(1, 6, 5\)"),
+        (
+            (IMAGES, LABELS, IMAGES.astype(float), LABELS),
+            {},
+            "images is of torch.uint8, which is read as x / 255, and test_images is not",
+        ),
+        (
+            (IMAGES / 255, LABELS, np.full(IMAGES.shape, np.nan), LABELS),
+            {},
+            "test inputs that are NaN or infinite",
+        ),
         ((IMAGES[..., :5], LABELS), {}, r"'rotate'.*\(1, 6, 5\).*H = W.*images\[:, None\]"),
         ((GRAY, LABELS[:20]), {}, r"'rotate'.*\(6, 6\)"),
         (

@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import math
 import os
 import pickle
 from dataclasses import asdict, replace
@@ -555,6 +556,26 @@ def test_data_that_mean_nothing_are_refused(
 
 def test_a_task_is_told_in_a_line() -> None:
     assert repr(tasks.load("digits-rotate")) == "Task(digits-rotate, 20 clients, 4 clusters)"
+
+
+@pytest.mark.parametrize("clusters", [[-1, 1], [0.0, 1.0], [[0], [1]]])
+def test_clusters_that_are_no_numbers_of_clusters_are_refused(clusters: list[Any]) -> None:
+    whole = task([shard(), shard()], [shard(), shard()])
+    with pytest.raises(InputError, match=r"clusters are .*give each client's as an integer from 0 on"):
+        replace(whole, clusters=torch.tensor(clusters))
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_samples_that_are_no_numbers_are_refused(bad: float) -> None:
+    whole = shard()
+    inputs = whole.inputs.clone()
+    inputs[-1, -1] = bad
+    with pytest.raises(InputError, match="client 1 has test inputs that are NaN or infinite"):
+        task([whole, whole], [whole, Shard(inputs, whole.targets)])
+    loss = {"model": nn.Linear(2, 1), "loss": functional.mse_loss}
+    plain = Shard(whole.inputs, torch.ones(len(whole), 1))
+    with pytest.raises(InputError, match="client 0 has train targets that are NaN or infinite"):
+        task([Shard(whole.inputs, torch.full((len(whole), 1), bad))], [plain], **loss)
 
 
 def test_a_batch_norm_without_momentum_is_refused() -> None:

@@ -10,6 +10,7 @@ from ..errors import require
 from ..methods import Method
 from ..methods.base import trainable
 from ..roles import Roles, is_statistic
+from .checks import check_batches
 from .forward import running_statistics
 from .history import History
 from .server import Moments
@@ -74,7 +75,7 @@ def check_run(run: Run) -> None:
 
 def initial_state(run: Run, settings: Settings, device: torch.device) -> Roles:
     """The federation before its first round: the method's parameters, and the model's running statistics."""
-    run.task.check_batches(settings.batch_size)
+    check_batches(run.task, settings.batch_size)
     for name, needed in run.method.needs.items():
         value = getattr(settings, name)
         require(

@@ -2,19 +2,15 @@
 
 import copy
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
-from ..errors import InputError, require
-from ..roles import is_statistic
-from .clients import known, size, to_device
-from .pool import Pool
+from .checks import check_buffers, check_clients, check_finite, check_layers, check_targets
+from .clients import to_device
 from .settings import Settings
 from .shards import Augment, Shard
 
@@ -76,142 +72,18 @@ class Task:
 
     def __post_init__(self) -> None:
         """Refuse data on which training would fail later, or mean nothing."""
-        sizes = {"train": len(self.train), "test": len(self.test), "clusters": len(self.clusters)}
-        require(
-            len(set(sizes.values())) == 1 and len(self.train) > 0,
-            f"train, test and clusters have {sizes} entries; each needs one per client",
-        )
-        for split, shards in (("train", self.train), ("test", self.test)):
-            for client in known(shards):
-                require(
-                    size(shards, client) > 0,
-                    f"client {client} has no {split} data; give every client at least one sample, "
-                    "or use fewer clients",
-                )
-                require(
-                    isinstance(shards, Pool) or len(shards[client].targets) == len(shards[client]),
-                    f"client {client} has {len(shards[client])} {split} inputs and "
-                    f"{len(shards[client].targets)} targets; each input needs one",
-                )
-        for name, module in self.model.named_modules():
-            require(
-                not (
-                    isinstance(module, _NormBase) and module.track_running_stats and module.momentum is None
-                ),
-                f"the batch norm {name} has momentum=None, a mean over all batches, which means nothing once "
-                "it is averaged or reset: give it a momentum, such as 0.1",
-            )
-        names: dict[nn.Module, str] = {}
-        for name, module in self.model.named_modules(remove_duplicate=False):
-            first = names.setdefault(module, name)
-            require(
-                first == name or not list(module.parameters()),
-                f"the model has one layer under two names, {first} and {name}; register it once, "
-                "and call it twice",
-            )
-        for name, parameter in self.model.named_parameters():
-            require(
-                not (parameter.requires_grad and is_statistic(name)),
-                f"the model has a parameter {name}, which norms call a statistic and nobody trains: give it "
-                "another name",
-            )
-        self._check_buffers()
-        if self.is_classification or compares_numbers(self.loss):
-            self._check_targets()
+        check_clients(self)
+        check_finite(self)
+        check_layers(self)
+        check_buffers(self)
+        numbers = compares_numbers(self.loss)
+        if self.is_classification or numbers:
+            check_targets(self, self.loss in OF_LABELS, numbers)
 
     def __repr__(self) -> str:
         """In a line: its tensors would fill pages."""
         num_clusters = len(set(self.clusters.tolist()))
         return f"Task({self.name}, {self.num_clients} clients, {num_clusters} clusters)"
-
-    def _check_buffers(self) -> None:
-        """A forward pass of training may move the statistics of torch's own norms, and no other buffer."""
-        model, inputs = copy.deepcopy(self.model).train(), self.train[0].inputs[:2].clone()
-        norms = {name for name, layer in model.named_modules() if isinstance(layer, _NormBase)}
-        before = {name: buffer.clone() for name, buffer in model.named_buffers()}
-        # a model that cannot run says so when it is trained; its dropout must not touch the global generator
-        with (
-            torch.no_grad(),
-            torch.random.fork_rng(devices=[inputs.device] if inputs.is_cuda else []),
-            suppress(RuntimeError, ValueError, TypeError, IndexError),
-        ):
-            model(inputs)
-        for name, buffer in model.named_buffers():
-            require(
-                name.rpartition(".")[0] in norms or name not in before or torch.equal(buffer, before[name]),
-                f"the model's forward pass changes its buffer {name}, and a federation keeps only the "
-                "statistics of torch's own norms: use one of these, or a layer that keeps nothing",
-            )
-
-    def _check_targets(self) -> None:
-        """Labels must be among the model's outputs; numbers must be as many as the outputs."""
-        model = copy.deepcopy(self.model).eval()
-        with torch.no_grad():
-            outputs = model(self.train[0].inputs[:1].clone())
-        require(
-            isinstance(outputs, Tensor),
-            f"the model returns a {type(outputs).__name__}, and a task needs one tensor, the logits: put it "
-            "into a module whose forward returns that part alone",
-        )
-        require(
-            self.loss not in OF_LABELS or outputs.dim() == 2,
-            f"the model's outputs have shape {tuple(outputs.shape)}, and this loss is of one label for each "
-            "sample: give a model with outputs (N, labels), or a loss of your own, of (N, ..., labels)",
-        )
-        require(
-            outputs.dim() > 0,
-            "the model's outputs for one sample have no axis, as after .squeeze(): use .squeeze(-1), so that "
-            "N samples have N outputs",
-        )
-        numbers = compares_numbers(self.loss)
-        wanted = outputs.shape[1:] if numbers else outputs.shape[1:-1]
-        for split, shards in (("train", self.train), ("test", self.test)):
-            for client in known(shards):
-                targets = shards[client].targets
-                told = f"client {client} has {split} targets"
-                require(
-                    targets.shape[1:] == wanted,  # else a loss compares each sample with the targets of all
-                    f"{told} of shape {tuple(targets.shape)}, and the model's outputs have shape "
-                    f"{(len(targets), *outputs.shape[1:])}: give targets of shape "
-                    f"{(len(targets), *wanted)}, such as targets[:, None] for one output, targets[:, 0] for "
-                    "labels",
-                )
-                require(
-                    not numbers or targets.is_floating_point(),
-                    f"{told} of {targets.dtype}, which this loss compares with the model's outputs: give "
-                    f"targets.to({outputs.dtype})",
-                )
-                low, high, num_labels = targets.min().item(), targets.max().item(), outputs.shape[-1]
-                require(
-                    numbers or (low >= 0 and high < num_labels),
-                    f"{told} from {low} to {high}; the model has {num_labels} outputs, and integers are read "
-                    f"as labels, so they must be 0 to {num_labels - 1}; give numbers as floats",
-                )
-
-    def check_batches(self, batch_size: int) -> None:
-        """Refuse a batch of one sample where a batch norm would take the mean over it.
-
-        Args:
-            batch_size: samples a batch; the last batch of an epoch has what is left.
-
-        Raises:
-            InputError: the model's batch norms cannot normalise the last batch of a client.
-        """
-        model = copy.deepcopy(self.model).eval()
-        norms = [module.train() for module in model.modules() if isinstance(module, _BatchNorm)]
-        for client in known(self.train) if norms else ():
-            num_samples = size(self.train, client)
-            if (num_samples - 1) % batch_size == 0:
-                try:
-                    with torch.no_grad():
-                        model(self.train[client].inputs[:1].clone())
-                except ValueError as error:  # an image has many pixels a channel, and raises nothing
-                    raise InputError(
-                        f"batch_size is {batch_size}, and client {client} has {num_samples} training "
-                        "samples: its last batch has one, over which a batch norm has no variance; choose "
-                        "another batch_size"
-                    ) from error
-                return
 
     @property
     def num_clients(self) -> int:

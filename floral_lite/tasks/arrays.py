@@ -1,7 +1,7 @@
 """A task out of a user's own arrays."""
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal, get_args
 
@@ -106,11 +106,15 @@ def from_arrays(
     build = builder(model)
     first = seeded(build, seed)
     dtype = first_dtype(first)
-    train = read_arrays("images", images, "labels", labels, dtype)
+    train = read_arrays("images", images, "labels", labels)
     if test_images is None or test_labels is None:
         sets = _split(*train, test_fraction, seed)
     else:
-        sets = Images(*train, *read_arrays("test_images", test_images, "test_labels", test_labels, dtype))
+        sets = Images(*train, *read_arrays("test_images", test_images, "test_labels", test_labels))
+    check_one_scale({"images": sets.train_images, "test_images": sets.test_images})
+    sets = sets._replace(
+        train_images=in_precision(sets.train_images, dtype), test_images=in_precision(sets.test_images, dtype)
+    )
     _check_images(sets, transform, first)
     num_labels = 1 + int(max(sets.train_labels.max(), sets.test_labels.max()))
     view: ClusterView | None = None
@@ -137,9 +141,7 @@ def builder(model: nn.Module | Callable[[], nn.Module]) -> Callable[[], nn.Modul
     return partial(copy.deepcopy, model) if isinstance(model, nn.Module) else model
 
 
-def read_arrays(
-    images_name: str, images: Array, labels_name: str, labels: Array, dtype: torch.dtype
-) -> tuple[Tensor, Tensor]:
+def read_arrays(images_name: str, images: Array, labels_name: str, labels: Array) -> tuple[Tensor, Tensor]:
     """Images and labels as tensors of their own, or InputError."""
     inputs, targets = as_tensor(images_name, images), as_tensor(labels_name, labels)
     if targets.dtype in (torch.uint16, torch.uint32, torch.uint64):
@@ -154,7 +156,17 @@ def read_arrays(
         f"{labels_name} is of {targets.dtype} and begins with {targets[:3].tolist()}, the smallest is "
         f"{targets.min().item()}; labels are integers from 0 on: number the classes",
     )
-    return in_precision(inputs, dtype), targets.long()
+    return inputs, targets.long()
+
+
+def check_one_scale(inputs: Mapping[str, Tensor]) -> None:
+    """Raise InputError where some inputs are bytes, which are divided by 255, and others are not."""
+    scaled = next((name for name, tensor in inputs.items() if tensor.dtype == torch.uint8), None)
+    other = next((name for name, tensor in inputs.items() if tensor.dtype != torch.uint8), None)
+    require(
+        scaled is None or other is None,
+        f"{scaled} is of torch.uint8, which is read as x / 255, and {other} is not: give all in one type",
+    )
 
 
 def in_precision(tensor: Tensor, dtype: torch.dtype) -> Tensor:

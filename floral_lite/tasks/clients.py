@@ -14,7 +14,17 @@ from ..federation.shards import Augment
 from ..federation.task import Loss, compares_numbers
 from ..models import seeded
 from ..seeds import stream
-from .arrays import Array, as_tensor, builder, check_model, first_dtype, in_precision, read_arrays, split_rows
+from .arrays import (
+    Array,
+    as_tensor,
+    builder,
+    check_model,
+    check_one_scale,
+    first_dtype,
+    in_precision,
+    read_arrays,
+    split_rows,
+)
 
 # a client's inputs (N, ...) and targets (N,) or (N, outputs)
 Pair = tuple[Array, Array]
@@ -58,7 +68,8 @@ def from_clients(
 
     Raises:
         InputError: the clients of `train`, `test` and `clusters` are not the same, lengths or shapes do not
-            fit each other or the model, a label is out of range, or a client has too few samples.
+            fit each other or the model, some inputs are uint8 and others not, a label is out of range, or a
+            client has too few samples.
 
     Example:
         >>> import numpy as np
@@ -80,6 +91,7 @@ def from_clients(
     first = seeded(builder(model), seed)
     dtype = first_dtype(first)
     shards = {client: _read(f"train[{client!r}]", pair, loss, dtype) for client, pair in train.items()}
+    inputs = {f"train[{client!r}]": shard.inputs for client, shard in shards.items()}
     if test is None:
         tested = {}
         for number, (client, shard) in enumerate(shards.items()):
@@ -90,9 +102,14 @@ def from_clients(
             shards[client] = Shard(*(tensor[kept] for tensor in shard))
     else:
         tested = {client: _read(f"test[{client!r}]", test[client], loss, dtype) for client in names}
+        inputs |= {f"test[{client!r}]": shard.inputs for client, shard in tested.items()}
     require(len(names) > 0, "train is empty; give at least one client's inputs and targets")
     shapes = {tuple(shard.inputs.shape[1:]) for shard in (*shards.values(), *tested.values())}
     require(len(shapes) == 1, f"inputs have the shapes {sorted(shapes)}; all clients need the same one")
+    check_one_scale(inputs)
+    for of_split in (shards, tested):
+        for client, shard in of_split.items():
+            of_split[client] = Shard(in_precision(as_float(shard.inputs), dtype), shard.targets)
     check_model(copy.deepcopy(first), shards[names[0]].inputs)
     known = {} if clusters is None else clusters
     groups = list(dict.fromkeys(known.get(client) for client in names))
@@ -110,7 +127,10 @@ def from_clients(
 
 
 def _read(name: str, pair: object, loss: Loss, dtype: torch.dtype) -> Shard:
-    """A client's samples as tensors of their own: labels for the usual loss, else whatever the loss takes."""
+    """A client's samples as tensors of their own: labels for the usual loss, else whatever the loss takes.
+
+    Inputs are of the type that they were given in.
+    """
     given = pair if isinstance(pair, (tuple, list)) else ()
     require(
         len(given) == 2,
@@ -118,8 +138,7 @@ def _read(name: str, pair: object, loss: Loss, dtype: torch.dtype) -> Shard:
     )
     inputs_name, targets_name = f"the inputs of {name}", f"the targets of {name}"
     if loss is functional.cross_entropy:
-        inputs, targets = read_arrays(inputs_name, given[0], targets_name, given[1], dtype)
-        return Shard(in_precision(as_float(inputs), dtype), targets)
+        return Shard(*read_arrays(inputs_name, given[0], targets_name, given[1]))
     inputs, targets = as_tensor(inputs_name, given[0]), as_tensor(targets_name, given[1])
     require(
         inputs.dim() >= 2 and targets.dim() >= 1 and len(inputs) == len(targets) > 0,
@@ -128,4 +147,4 @@ def _read(name: str, pair: object, loss: Loss, dtype: torch.dtype) -> Shard:
     )
     numbers = targets.is_floating_point() or compares_numbers(loss)  # 0 and 1 too, where a loss compares them
     targets = targets.to(dtype) if numbers else targets.long()
-    return Shard(in_precision(as_float(inputs), dtype), targets)
+    return Shard(inputs, targets)
