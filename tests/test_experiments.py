@@ -23,6 +23,7 @@ from floral_lite.experiments.provenance import provenance
 from floral_lite.experiments.results import Result, find, read, summarise
 from floral_lite.experiments.routing import closed
 from floral_lite.federation import History, Round
+from floral_lite.federation.aggregate import mismatch
 from floral_lite.models import cnn
 
 PAPER = (METHODS, RHO_AND_C, CONVLORA, ADAPTORS)
@@ -176,6 +177,22 @@ def test_twice_the_clusters_halve_each_cluster() -> None:
     (run,) = make_runs([Cell(half, "digits-rotate", seed=1)])
     mixture = run.method.mixtures(run.method.initialise(run.task.clusters, 1).private, 20)
     assert mixture.argmax(dim=1).tolist() == [client % 2 for client in range(20)]
+
+
+@pytest.mark.parametrize("row", ["floral-1-half-c", "floral-1-double-c", "floral-1-optimal"])
+def test_results_are_compared_with_the_true_clusters_whatever_routers_were_told(
+    tmp_path: Path, row: str
+) -> None:
+    (cell,) = experiments.cells(RHO_AND_C, ["digits-rotate"], [row], seeds=1, rounds=2)
+    experiments.fill([cell], tmp_path, device="cpu")
+    result = read(tmp_path / cell.path)
+    task = tasks.load("digits-rotate", seed=1)
+    assert result.clusters == task.clusters.tolist()
+    sizes = torch.tensor([float(len(shard)) for shard in task.train])
+    expected = mismatch(torch.tensor(result.clients["mixture"]), task.clusters, sizes)
+    assert result.rounds["mismatch"][-1] == pytest.approx(expected)
+    # two of four clusters share an adaptor; or each is cut in two
+    assert (expected == 0) == (row == "floral-1-optimal")
 
 
 KEPT = {

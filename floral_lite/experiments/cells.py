@@ -5,12 +5,15 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from .. import methods, tasks
 from ..data import diagonal_clusters
 from ..errors import InputError, check_names, require
-from ..federation import Run, Settings
+from ..federation import History, Run, Settings
+from ..federation.aggregate import mismatch
+from ..federation.clients import size
 from ..seeds import check_num_seeds
 from .schema import Column, Row, Table
 
@@ -146,6 +149,24 @@ def make_runs(cells: Sequence[Cell], data: Path | str | None = None) -> list[Run
             adapt_only(method, row.layers)
         runs.append(Run(task, method, cell.seed))
     return runs
+
+
+def against_true_clusters(cell: Cell, run: Run, history: History) -> History:
+    """What a results file keeps of a run: its mismatch is that against the task's own clusters.
+
+    Those that optimal routing was told of may be others, see `make_runs`.
+    """
+    if cell.row.clusters_factor == 1:
+        return history
+    clusters = diagonal_clusters(run.task.num_clients, tasks.TASKS[cell.task].num_clusters)
+    num_samples = torch.tensor([float(size(run.task.train, k)) for k in range(run.task.num_clients)])
+    rounds = [
+        entry
+        if entry.mixture is None
+        else replace(entry, mismatch=mismatch(torch.tensor(entry.mixture), clusters, num_samples))
+        for entry in history.rounds
+    ]
+    return replace(history, clusters=clusters.tolist(), rounds=rounds)
 
 
 LAYERS: dict[str, tuple[type[nn.Module], ...]] = {

@@ -13,7 +13,7 @@ from filelock import FileLock, Timeout
 from ..devices import find_device
 from ..errors import DivergenceError, InputError
 from ..federation import Federation, History, Run, load_checkpoint, save_checkpoint, stacked_rounds
-from .cells import Cell, make_runs
+from .cells import Cell, against_true_clusters, make_runs
 from .progress import Progress
 from .provenance import provenance
 from .results import find, summarise
@@ -178,6 +178,7 @@ def train(
             "training_seconds": round(training_seconds(history), 1),
             "seeds_together": len(cells),
         }
+        history = against_true_clusters(cell, run, history)
         summarise(cell, history, {**made, **times}, message).save(folder / cell.path)
         shutil.rmtree(checkpoints(cell, folder), ignore_errors=True)
         progress.finished(cell, seconds)
