@@ -4,6 +4,7 @@ import errno
 import json
 import signal
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from statistics import fmean, stdev
@@ -193,11 +194,16 @@ def named(single: Mapping[str, object], flag: str, pairs: Sequence[str]) -> dict
         name, equals, text = pair.partition("=")
         require(bool(name and equals), f"{flag} is {pair!r}; it must be NAME=VALUE, such as rounds=20")
         require(name not in found, f"{name} is given twice, as {found.get(name)!r} and with {flag} {pair}")
-        try:
-            found[name] = json.loads({"True": "true", "False": "false", "None": "null"}.get(text, text))
-        except ValueError:
-            found[name] = text
+        found[name] = value_of(text)
     return found
+
+
+def value_of(text: str) -> Any:
+    """What JSON reads, or else a number as Python reads it (.5), or else the text as it is."""
+    for read in (json.loads, float):
+        with suppress(ValueError):
+            return read({"True": "true", "False": "false", "None": "null"}.get(text, text))
+    return text
 
 
 def show_progress(bar: "tqdm[Any]", histories: list[History]) -> None:

@@ -149,8 +149,12 @@ def prototypes(
     )
     check_mixtures(mixtures, len(features), mixtures.shape[-1])
     require(
-        all(own.dim() == 2 and len(own) == len(of_own) for own, of_own in zip(features, labels, strict=True)),
-        "features of a client must be (N, d), with a label for each of the N samples",
+        all(
+            own.dim() == 2 and own.shape[1] == features[0].shape[-1] and len(own) == len(of_own) > 0
+            for own, of_own in zip(features, labels, strict=True)
+        ),
+        "features of a client must be (N, d), N at least 1 and d that of all others, with a label for each "
+        "of the N samples",
     )
     low, high = min(int(own.min()) for own in labels), max(int(own.max()) for own in labels)
     require(
@@ -179,7 +183,7 @@ def match_prototypes(features: Tensor, prototypes: Tensor) -> Tensor:
         A one-hot pi, shape (..., C).
 
     Raises:
-        InputError: the shapes do not fit.
+        InputError: the shapes do not fit, or nothing is at a finite distance.
 
     Source: ours, not the paper's.
 
@@ -189,12 +193,19 @@ def match_prototypes(features: Tensor, prototypes: Tensor) -> Tensor:
         tensor([0., 1.])
     """
     require(
-        prototypes.dim() == 3 and features.dim() >= 2 and features.shape[-1] == prototypes.shape[-1],
+        prototypes.dim() == 3
+        and features.dim() >= 2
+        and features.shape[-2] > 0
+        and features.shape[-1] == prototypes.shape[-1],
         f"features have the shape {tuple(features.shape)} and prototypes {tuple(prototypes.shape)}; "
-        "they must be (..., N, d) and (C, L, d)",
+        "they must be (..., N, d), N at least 1, and (C, L, d)",
     )
     apart = features[..., None, :, None, :] - prototypes[:, None]  # (..., C, N, L, d)
     nearest = apart.square().sum(dim=-1).amin(dim=-1).mean(dim=-1)
+    require(
+        bool(nearest.amin(dim=-1).isfinite().all()),
+        "no prototype is at a finite distance: features are not finite, or no cluster has any label",
+    )
     return torch.nn.functional.one_hot(nearest.argmin(dim=-1), len(prototypes)).to(features)
 
 

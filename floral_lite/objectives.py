@@ -87,7 +87,13 @@ def cfl(
     Source: section 'Federated Learning', (CFL).
     """
     check_clients(losses, weights)
-    of_clients = torch.stack([loss(models[c]) for loss, c in zip(losses, clusters.tolist(), strict=True)])
+    named = clusters.tolist()
+    require(
+        len(named) == len(losses) and all(isinstance(c, int) and 0 <= c < len(models) for c in named),
+        f"clusters are {named[:3]}... of {len(named)} clients; each of the {len(losses)} needs an integer in "
+        f"[0, {len(models)})",
+    )
+    of_clients = torch.stack([loss(models[c]) for loss, c in zip(losses, named, strict=True)])
     means = []
     for c in range(len(models)):
         members = clusters == c

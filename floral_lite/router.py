@@ -1,5 +1,6 @@
 """The router: a client's mixture pi = softmax(theta) over the C adaptors, and how it is learned."""
 
+import math
 from dataclasses import dataclass
 from numbers import Real
 
@@ -46,7 +47,10 @@ class Router:
         """Check every range once."""
         for name in self.__dataclass_fields__:
             value = getattr(self, name)
-            require(isinstance(value, Real), f"{name} is {value!r}; it must be a number")
+            require(
+                isinstance(value, Real) and math.isfinite(value),
+                f"{name} is {value!r}; it must be a number, and finite",
+            )
         require(self.temperature > 0, f"temperature is {self.temperature}; it must be positive: try 1")
         require(0 <= self.floor < 1, f"floor is {self.floor}; it is a mixture weight in [0, 1 / C): try 0.01")
         require(self.noise >= 0, f"noise is {self.noise}; it must be at least 0")

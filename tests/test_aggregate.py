@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from floral_lite import InputError
 from floral_lite.federation import (
     aggregate,
     client_given_cluster,
@@ -239,6 +240,13 @@ def test_the_mismatch_by_hand() -> None:
     # cluster 1, p = (0, 0, 1): 4/3 to adaptor 0, 0 to adaptor 1
     distance = mismatch(mixture, torch.tensor([0, 0, 1]), torch.tensor([1.0, 1.0, 2.0]))
     assert distance == pytest.approx((2 / 3 + 0) / 2, abs=1e-6)
+
+
+def test_a_mismatch_of_others_than_the_clients_is_refused() -> None:
+    mixture, clusters = torch.eye(3), torch.tensor([0, 1, 1])
+    for others in ((mixture, clusters, torch.ones(1)), (mixture[:2], clusters, torch.ones(3))):
+        with pytest.raises(InputError, match="give one of each for every client"):
+            mismatch(*others)
 
 
 def test_spare_adaptors_do_not_count_as_a_mismatch() -> None:

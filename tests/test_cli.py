@@ -186,6 +186,9 @@ WRONG = {
     "run digits-rotate --rank 1 --option rank=2": "rank is given twice, as 1 and with --option rank=2",
     "run digits-rotate --option proximal=1": "floral has no option proximal (given as 1)",
     "run digits-rotate --option model=1": "floral has no option model",
+    "run digits-rotate --set learning_rate=-.1": "learning_rate is -0.1; it must be",
+    "run digits-rotate --method fedprox --option proximal=-.5": "proximal is -0.5",
+    "run digits-rotate --method fedper --option head=7": "head names '7', which is no layer",
     "run digits-rotate --option budget=small": "floral does not take the options {'budget': 'small'",
 }
 

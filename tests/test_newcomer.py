@@ -138,6 +138,19 @@ def test_a_one_hot_router_stays() -> None:
         (lambda: minimise_entropy(OUTPUTS[0, :, :0]), "at least one sample"),
         (lambda: match_prototypes(FEATURES[0, :, 1:], PROTOTYPES), "features have the shape"),
         (lambda: match_prototypes(FEATURES[0], PROTOTYPES[0]), "prototypes"),
+        (lambda: match_prototypes(FEATURES[0, :0], PROTOTYPES), "N at least 1"),
+        (lambda: match_prototypes(FEATURES[0] * torch.nan, PROTOTYPES), "no prototype is at a finite"),
+        (lambda: match_prototypes(FEATURES[0], PROTOTYPES + torch.inf), "no prototype is at a finite"),
+        (
+            lambda: prototypes([FEATURES[0], FEATURES[0, :, 1:]], [LABELS[0]] * 2, torch.ones(2, 1), L),
+            "d that of all others",
+        ),
+        (
+            lambda: prototypes(
+                [FEATURES[0], FEATURES[0, :0]], [LABELS[0], LABELS[0, :0]], torch.ones(2, 1), L
+            ),
+            "N at least 1",
+        ),
         (lambda: prototypes([FEATURES[0]], [], torch.ones(1, 1), L), "labels of 0"),
         (lambda: prototypes([FEATURES[0]], [LABELS[0]], torch.ones(1, 2), L), "mixtures"),
         (lambda: prototypes([FEATURES[0]], [LABELS[0] + 1], torch.ones(1, 1), L), "labels go from"),

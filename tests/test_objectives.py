@@ -213,6 +213,9 @@ def test_what_is_no_distribution_is_refused() -> None:
         fl(case.losses, 2 * case.weights, case.models[0])
     with pytest.raises(InputError, match=r"models has 3 rows for 5 clients"):
         pfl(case.losses, case.weights, case.models)
+    for clusters in ([0, 0, 1, 2, -1], [0, 0, 1, 2, 3], [0, 0, 1, 2], [0.0, 0.0, 1.0, 2.0, 1.0]):
+        with pytest.raises(InputError, match=r"each of the 5 needs an integer in \[0, 3\)"):
+            cfl(case.losses, case.weights, case.models[:3], torch.tensor(clusters))
     for objective in (mfl, fml):
         with pytest.raises(InputError, match=r"mixtures has the shape \(5, 2\).*need \(5, 3\)"):
             objective(case.losses, case.weights, case.models, case.mixtures[:, :2])

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from ..devices import send
+from ..errors import require
 from ..roles import Roles
 
 # Weights below this count as none: products with them leave the range of float32.
@@ -70,8 +71,16 @@ def mismatch(mixture: Tensor, clusters: Tensor, num_samples: Tensor) -> float:
     Returns:
         0 (every cluster has an adaptor of its own) to 2.
 
+    Raises:
+        InputError: the three are not of as many clients.
+
     Source: section 'Analysis', the total variation distance ||delta_c||_1.
     """
+    require(
+        len(mixture) == len(clusters) == len(num_samples),
+        f"mixture is of {len(mixture)} clients, clusters of {len(clusters)} and num_samples of "
+        f"{len(num_samples)}: give one of each for every client",
+    )
     # a cluster in which nobody is has no weights to compare
     present = torch.unique(clusters, return_inverse=True)[1]
     truth = torch.nn.functional.one_hot(present).to(mixture)

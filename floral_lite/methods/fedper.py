@@ -18,8 +18,8 @@ class FedPer(PartlyPrivate):
 
     Args:
         model: its first parameters are every client's.
-        head: names of the layers that are private, as in `model.named_modules()`; the last layer that has
-            parameters to train if None.
+        head: names of the layers that are private, as in `model.named_modules()`, or the one layer's, which
+            may be its number; the last layer that has parameters to train if None.
 
     Raises:
         InputError: a layer is not there or has no parameters, or the head is the whole model.
@@ -36,13 +36,13 @@ class FedPer(PartlyPrivate):
 
     name = "fedper"
 
-    def __init__(self, model: nn.Module, head: Sequence[str] | str | None = None) -> None:
+    def __init__(self, model: nn.Module, head: Sequence[str] | str | int | None = None) -> None:
         """Find the head's parameters."""
         parameters = trainable(model)
         layers = list(dict.fromkeys(name.rpartition(".")[0] for name in parameters))
         if head is None:
             head = layers[-1:]
-        self.head = [head] if isinstance(head, str) else list(head)
+        self.head = [str(head)] if isinstance(head, (str, int)) else list(head)
         # a model that is one layer has parameters without a prefix
         inside = {
             layer: {name for name in parameters if name.startswith(joined(layer, ""))} for layer in self.head
