@@ -14,7 +14,6 @@ from ..errors import InputError, require
 from ..roles import is_statistic
 from .clients import known, size
 from .pool import Pool
-from .shards import Shard
 
 if TYPE_CHECKING:
     from .task import Task
@@ -49,17 +48,19 @@ def check_clients(task: Task) -> None:
 def check_finite(task: Task) -> None:
     """A sample that is no number would end training, and look as if it had diverged."""
     for split, shards in (("train", task.train), ("test", task.test)):
-        for client in known(shards):
-            # of a pool the stored samples once, which is all that its clients see
-            shard = Shard(shards.inputs, shards.targets) if isinstance(shards, Pool) else shards[client]
-            for what, tensor in shard._asdict().items():
+        # of a pool the stored samples, once: they are all that its clients see
+        held = (
+            {"a client": shards}
+            if isinstance(shards, Pool)
+            else {f"client {client}": shards[client] for client in known(shards)}
+        )
+        for client, samples in held.items():
+            for what, tensor in (("inputs", samples.inputs), ("targets", samples.targets)):
                 require(
                     not tensor.is_floating_point() or bool(tensor.isfinite().all()),
-                    f"client {client} has {split} {what} that are NaN or infinite: fill in what is missing, "
-                    "or leave those samples out",
+                    f"{client} has {split} {what} that are NaN or infinite: fill in what is missing, or "
+                    "leave those samples out",
                 )
-            if isinstance(shards, Pool):
-                break
 
 
 def check_layers(task: Task) -> None:
