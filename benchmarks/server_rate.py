@@ -4,9 +4,12 @@
 
 Algorithm 1 takes both averages as they are. The authors' public code (zeligism/FLoRAL, `get_param_groups`)
 gives the server's optimizer the rate 1 for the base and the *clients'* learning rate for the adaptors: 0.1 on
-MNIST. With --all-of-it its initialisation and its router's noise and floor are taken as well. Writes
-server-rate-TASK.json, or authors-TASK.json: the test accuracy of FLoRAL after all rounds, otherwise with the
-settings of the first table. A case that is there already is not run again.
+MNIST. With --all-of-it its initialisation and its router's noise and floor are taken as well. That code
+(`LinearLoRA`) also leaves the adaptors' biases where torch draws those of a layer with as many inputs as
+the rank, uniform in +-1 / sqrt(rank); the paper's adaptors add nothing at first. With --biases they are
+drawn here too: together with --all-of-it, or alone, with Algorithm 1's server. Writes server-rate-TASK.json,
+authors-TASK.json, authors-biases-TASK.json or biases-TASK.json: the test accuracy of FLoRAL after all
+rounds, otherwise with the settings of the first table. A case that is there already is not run again.
 The accuracy is over all test images; on MNIST that is the table's mean over clients to 0.03 points.
 """
 
@@ -18,11 +21,14 @@ from typing import Annotated
 import torch
 import typer
 from measure import RESULTS, save
+from torch import Tensor
 
 from floral_lite import Run, methods, tasks, train_runs
+from floral_lite.adaptors import LowRankAdaptor
 from floral_lite.methods.routed import Routing
 from floral_lite.roles import Roles
 from floral_lite.router import Router
+from floral_lite.seeds import stream
 
 ROUTINGS: tuple[Routing, ...] = ("optimal", "learned")
 BUDGETS = (0.1, 0.01)
@@ -33,6 +39,19 @@ class PartOfTheWay(methods.FLoRAL):
 
     remembers_start = True
     share = 1.0
+    draws_biases = False
+
+    def initialise(self, clusters: Tensor, seed: int) -> Roles:
+        """The adaptors' biases as torch draws them, if asked for; all else as usual."""
+        state = super().initialise(clusters, seed)
+        for name, adaptor in self.plan.items() if self.draws_biases else ():
+            bias = f"{name.rpartition('.')[0]}.bias.L"
+            if isinstance(adaptor, LowRankAdaptor) and bias in state.clustered:
+                like = state.clustered[bias]
+                drawn = torch.rand(like.shape, generator=stream(seed, "biases", name))
+                # uniform in +-1 / sqrt(r)
+                state.clustered[bias] = ((2 * drawn - 1) / adaptor.rank**0.5).to(like)
+        return state
 
     def finish(self, client: Roles, start: Roles) -> Roles:
         """All clients started alike, so that their average goes that share of the way to the usual one."""
@@ -50,11 +69,13 @@ def main(
     data: Annotated[Path | None, typer.Option(help="folder of downloaded image sets")] = None,
     rounds: Annotated[int | None, typer.Option(help="the task's own if none")] = None,
     all_of_it: Annotated[bool, typer.Option("--all-of-it", help="initialisation and router too")] = False,
+    biases: Annotated[bool, typer.Option("--biases", help="adaptors' biases as torch draws them")] = False,
     out: Annotated[Path, typer.Option(help="folder of the JSON file")] = RESULTS,
 ) -> None:
     """Run what is missing, and save after each run."""
     torch.set_num_threads(1)
-    path = out / f"{'authors' if all_of_it else 'server-rate'}-{name}.json"
+    case = {(False, False): "server-rate", (True, False): "authors", (True, True): "authors-biases"}
+    path = out / f"{case.get((all_of_it, biases), 'biases')}-{name}.json"
     theirs = {"init": "authors", "router": Router(noise=1.0, floor=0.01)} if all_of_it else {}
     results = json.loads(path.read_text())["results"] if path.exists() else []
     done = {(line["seed"], line["rho"], line["routing"]) for line in results}
@@ -65,7 +86,8 @@ def main(
         length = rounds or task.settings.rounds
         settings = task.settings.with_changes(rounds=length, evaluate_every=length)
         method = PartOfTheWay(task.model, budget=rho, routing=routing, **theirs)
-        method.share = settings.learning_rate
+        method.share = 1.0 if biases and not all_of_it else settings.learning_rate
+        method.draws_biases = biases
         (federation,) = train_runs([Run(task, method, seed)], settings)
         last = federation.history.rounds[-1]
         line = {"seed": seed, "rho": rho, "routing": routing, "share": method.share, "rounds": length}
