@@ -7,14 +7,16 @@ gives the server's optimizer the rate 1 for the base and the *clients'* learning
 MNIST. With --all-of-it its initialisation and its router's noise and floor are taken as well. That code
 (`LinearLoRA`) also leaves the adaptors' biases where torch draws those of a layer with as many inputs as
 the rank, uniform in +-1 / sqrt(rank); the paper's adaptors add nothing at first. With --biases they are
-drawn here too: together with --all-of-it, or alone, with Algorithm 1's server. Writes server-rate-TASK.json,
-authors-TASK.json, authors-biases-TASK.json or biases-TASK.json: the test accuracy of FLoRAL after all
-rounds, otherwise with the settings of the first table. A case that is there already is not run again.
+drawn here too, and those of Local Adaptor: together with --all-of-it, or alone, with Algorithm 1's server.
+Writes server-rate-TASK.json, authors-TASK.json, authors-biases-TASK.json or biases-TASK.json: the test
+accuracy after all rounds, otherwise with the settings of the first table. A case that is there already is
+not run again.
 The accuracy is over all test images; on MNIST that is the table's mean over clients to 0.03 points.
 """
 
 import itertools
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -24,14 +26,26 @@ from measure import RESULTS, save
 from torch import Tensor
 
 from floral_lite import Run, methods, tasks, train_runs
-from floral_lite.adaptors import LowRankAdaptor
-from floral_lite.methods.routed import Routing
+from floral_lite.adaptors import Adaptor, LowRankAdaptor
 from floral_lite.roles import Roles
 from floral_lite.router import Router
 from floral_lite.seeds import stream
 
-ROUTINGS: tuple[Routing, ...] = ("optimal", "learned")
+ROUTINGS: tuple[str, ...] = ("optimal", "learned")
 BUDGETS = (0.1, 0.01)
+LOCAL = "local"  # in place of a routing: Local Adaptor
+
+
+def drawn_biases(plan: Mapping[str, Adaptor], like: Mapping[str, Tensor], seed: int) -> dict[str, Tensor]:
+    """The adaptors' biases as torch draws those of a layer with as many inputs as the rank."""
+    drawn = {}
+    for name, adaptor in plan.items():
+        bias = f"{name.rpartition('.')[0]}.bias.L"
+        if isinstance(adaptor, LowRankAdaptor) and bias in like:
+            uniform = torch.rand(like[bias].shape, generator=stream(seed, "biases", name))
+            # uniform in +-1 / sqrt(r)
+            drawn[bias] = ((2 * uniform - 1) / adaptor.rank**0.5).to(like[bias])
+    return drawn
 
 
 class PartOfTheWay(methods.FLoRAL):
@@ -42,15 +56,10 @@ class PartOfTheWay(methods.FLoRAL):
     draws_biases = False
 
     def initialise(self, clusters: Tensor, seed: int) -> Roles:
-        """The adaptors' biases as torch draws them, if asked for; all else as usual."""
+        """The adaptors' biases are drawn, if asked for."""
         state = super().initialise(clusters, seed)
-        for name, adaptor in self.plan.items() if self.draws_biases else ():
-            bias = f"{name.rpartition('.')[0]}.bias.L"
-            if isinstance(adaptor, LowRankAdaptor) and bias in state.clustered:
-                like = state.clustered[bias]
-                drawn = torch.rand(like.shape, generator=stream(seed, "biases", name))
-                # uniform in +-1 / sqrt(r)
-                state.clustered[bias] = ((2 * drawn - 1) / adaptor.rank**0.5).to(like)
+        if self.draws_biases:
+            state.clustered.update(drawn_biases(self.plan, state.clustered, seed))
         return state
 
     def finish(self, client: Roles, start: Roles) -> Roles:
@@ -61,6 +70,16 @@ class PartOfTheWay(methods.FLoRAL):
             for name, tensor in client.clustered.items()
         }
         return client._replace(clustered=moved)
+
+
+class DrawnLocalAdaptor(methods.LocalAdaptor):
+    """Local Adaptor whose biases are drawn, for each client anew."""
+
+    def initialise(self, clusters: Tensor, seed: int) -> Roles:
+        """All else as usual."""
+        state = super().initialise(clusters, seed)
+        state.private.update(drawn_biases(self.plan, state.private, seed))
+        return state
 
 
 def main(
@@ -79,18 +98,23 @@ def main(
     theirs = {"init": "authors", "router": Router(noise=1.0, floor=0.01)} if all_of_it else {}
     results = json.loads(path.read_text())["results"] if path.exists() else []
     done = {(line["seed"], line["rho"], line["routing"]) for line in results}
-    for seed, rho, routing in itertools.product(range(1, seeds + 1), BUDGETS, ROUTINGS):
+    cases = [*itertools.product(BUDGETS, ROUTINGS), *([(0.01, LOCAL)] if biases else [])]
+    for seed, (rho, routing) in itertools.product(range(1, seeds + 1), cases):
         if (seed, rho, routing) in done:
             continue
         task = tasks.load(name, seed=seed, data=data)
         length = rounds or task.settings.rounds
         settings = task.settings.with_changes(rounds=length, evaluate_every=length)
-        method = PartOfTheWay(task.model, budget=rho, routing=routing, **theirs)
-        method.share = 1.0 if biases and not all_of_it else settings.learning_rate
-        method.draws_biases = biases
+        share = 1.0 if biases and not all_of_it else settings.learning_rate
+        method: methods.Method
+        if routing == LOCAL:  # whose adaptors never come to a server
+            method = DrawnLocalAdaptor(task.model, budget=rho, init="authors" if all_of_it else "paper")
+        else:
+            method = PartOfTheWay(task.model, budget=rho, routing=routing, **theirs)
+            method.share, method.draws_biases = share, biases
         (federation,) = train_runs([Run(task, method, seed)], settings)
         last = federation.history.rounds[-1]
-        line = {"seed": seed, "rho": rho, "routing": routing, "share": method.share, "rounds": length}
+        line = {"seed": seed, "rho": rho, "routing": routing, "share": share, "rounds": length}
         results.append({**line, "accuracy": round(100 * (last.test_accuracy or 0.0), 3)})
         print(name, *results[-1].values(), flush=True)
         save(path.stem, results, out, task=name)

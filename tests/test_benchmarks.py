@@ -520,20 +520,21 @@ def test_a_server_goes_a_part_of_the_way_to_the_adaptors_average(benchmark: Any,
 
 
 def test_biases_are_drawn_as_torch_draws_those_of_a_layer_of_the_rank(benchmark: Any) -> None:
-    task = tasks.load("digits-rotate", seed=1)
-    method = benchmark("server_rate").PartOfTheWay(task.model, rank=4)
+    task, script = tasks.load("digits-rotate", seed=1), benchmark("server_rate")
+    method, alone = script.PartOfTheWay(task.model, rank=4), script.DrawnLocalAdaptor(task.model, rank=4)
     usual = method.initialise(task.clusters, 1)
     method.draws_biases = True
-    state = method.initialise(task.clusters, 1)
+    state, private = method.initialise(task.clusters, 1), alone.initialise(task.clusters, 1).private
     for name, tensor in state.clustered.items():
         if name.endswith("bias.L"):
-            assert 0.45 < tensor.abs().max() <= 0.5  # 1 / sqrt(4)
-            assert not torch.equal(tensor[0], tensor[1])
+            for drawn in (tensor, private[name]):  # for each cluster, for each client
+                assert 0.45 < drawn.abs().max() <= 0.5  # 1 / sqrt(4)
+                assert not torch.equal(drawn[0], drawn[1])
         else:
             assert torch.equal(tensor, usual.clustered[name])
-    torch.manual_seed(0)
-    like = nn.Linear(4, 10_000).bias
-    assert 0.49 < like.abs().max() <= 0.5
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        assert 0.49 < nn.Linear(4, 10_000).bias.abs().max() <= 0.5
 
 
 def test_a_servers_rate_is_tried_where_it_was_not(benchmark: Any, tmp_path: Path) -> None:
@@ -546,6 +547,7 @@ def test_a_servers_rate_is_tried_where_it_was_not(benchmark: Any, tmp_path: Path
     for case, share in (("biases", 1.0), ("authors-biases", 0.3), ("authors", 0.3)):
         lines_of = json.loads((tmp_path / f"{case}-digits-rotate.json").read_text())["results"]
         assert {line["share"] for line in lines_of} == {share}
+        assert ("local" in {line["routing"] for line in lines_of}) == ("biases" in case)
     for seeds, lines in ((1, 4), (2, 8), (2, 8)):
         script.main("digits-rotate", seeds=seeds, rounds=1, out=tmp_path)
         results = json.loads((tmp_path / "server-rate-digits-rotate.json").read_text())["results"]
