@@ -485,7 +485,7 @@ def test_silent_units_tell_which_seed_diverged(benchmark: Any) -> None:
     silent = benchmark("silent_units")
     usual = [silent.make_run(seed, "after", "affine") for seed in (1, 2)]
     assert isinstance(silent.make_run(1, "before", "affine").task.model[1], nn.BatchNorm1d)
-    endless = [Shard(shard.inputs, shard.targets / 0) for shard in usual[1].task.train]
+    endless = [Shard(shard.inputs, shard.targets * 1e30) for shard in usual[1].task.train]
     broken = replace(usual[1].task, train=endless)
     settings = usual[0].task.settings.with_changes(rounds=2, evaluate_every=2, batch_size=56)
     first, second = silent.ends([usual[0], usual[1]._replace(task=broken)], settings)

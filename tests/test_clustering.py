@@ -151,7 +151,7 @@ def test_every_label_counts_alike() -> None:
     shard = Shard(torch.randn(4, 6, dtype=torch.float64), torch.tensor([0, 0, 1, 2]))
     twice = Shard(torch.cat([shard.inputs, shard.inputs[2:3]]), torch.tensor([0, 0, 1, 2, 1]))
     two = Task(
-        "two", task.model, task.loss, [shard, twice], [shard, twice], torch.zeros(2), task.settings, {}
+        "two", task.model, task.loss, [shard, twice], [shard, twice], torch.tensor([0, 0]), task.settings, {}
     )
     gradients, losses = first_gradients(two)
     for gradient in [*gradients, losses]:
@@ -184,9 +184,8 @@ def test_targets_that_are_no_labels_count_alike_and_other_losses_are_taken_as_th
     ]
     losses: list[Tensor] = []
     for loss in (functional.mse_loss, nn.MSELoss()):
-        task = Task(
-            "fit", seeded(lambda: nn.Linear(4, 2), 0), loss, shards, shards, torch.zeros(2), Settings(), {}
-        )
+        model, clusters = seeded(lambda: nn.Linear(4, 2), 0), torch.tensor([0, 0])
+        task = Task("fit", model, loss, shards, shards, clusters, Settings(), {})
         gradients, told = first_gradients(task)
         losses += [told, *gradients]
         expected = torch.stack([functional.mse_loss(task.model(x), y) for x, y in shards])
