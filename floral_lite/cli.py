@@ -1,10 +1,7 @@
 """The command line: run a task with a method, list what there is."""
 
 import errno
-import json
 import signal
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from statistics import fmean, stdev
@@ -15,6 +12,7 @@ from tqdm import tqdm
 
 from . import methods, tasks
 from ._version import __version__
+from .arguments import named
 from .devices import find_device
 from .errors import DivergenceError, InputError, check_choice, require
 from .experiments import commands
@@ -176,34 +174,6 @@ def list_methods() -> None:
     """List the methods."""
     for name, kind in methods.METHODS.items():
         typer.echo(f"{name:20} {(kind.__doc__ or '').splitlines()[0]}")
-
-
-def named(single: Mapping[str, object], flag: str, pairs: Sequence[str]) -> dict[str, Any]:
-    """What was given by name: with an option of its own, or as NAME=VALUE, of which VALUE may be JSON.
-
-    Args:
-        single: values of the options of their own; None where one was not given.
-        flag: what the pairs were given with.
-        pairs: such as "batch_size=4" or "clip_norm=null".
-
-    Raises:
-        InputError: one is no pair, or a name was given twice.
-    """
-    found: dict[str, Any] = {name: value for name, value in single.items() if value is not None}
-    for pair in pairs:
-        name, equals, text = pair.partition("=")
-        require(bool(name and equals), f"{flag} is {pair!r}; it must be NAME=VALUE, such as rounds=20")
-        require(name not in found, f"{name} is given twice, as {found.get(name)!r} and with {flag} {pair}")
-        found[name] = value_of(text)
-    return found
-
-
-def value_of(text: str) -> Any:
-    """What JSON reads, or else a number as Python reads it (.5), or else the text as it is."""
-    for read in (json.loads, float):
-        with suppress(ValueError):
-            return read({"True": "true", "False": "false", "None": "null"}.get(text, text))
-    return text
 
 
 def show_progress(bar: "tqdm[Any]", histories: list[History]) -> None:
