@@ -18,7 +18,8 @@ class Ditto(Method):
 
     w_0 is the global model at the beginning of the round; the private model is the one that is tested.
     Simplified: both models take their steps on the same batches, with the same learning rate; the
-    paper's solver may give v^k steps of its own. The training loss that is reported is the sum of both.
+    paper's solver may give v^k steps of its own. The training loss that is reported is the sum of both, and
+    the setting `clip_norm` bounds the gradients of both together.
 
     Args:
         model: the global model, from which the private ones start too.
