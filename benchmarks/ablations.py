@@ -22,7 +22,7 @@ from torch import nn
 from floral_lite import Run, Settings, Task, methods, tasks, train_runs
 from floral_lite.adaptors import Convolution
 from floral_lite.data import diagonal_clusters
-from floral_lite.experiments.cells import adapt_only
+from floral_lite.experiments.cells import LAYERS
 from floral_lite.models import seeded
 
 BOTH = ("conv", "linear")
@@ -98,7 +98,13 @@ def make_run(task: Task, case: Case, seed: int) -> Run:
         convolution=case.kind,
         biases=case.biases,
     )
-    adapt_only(method, case.layers)
+    # biases are a question of their own: they have adaptors in all layers, or in none
+    kept = tuple(layer for name in case.layers for layer in LAYERS[name])
+    method.plan = {
+        name: adaptor
+        for name, adaptor in method.plan.items()
+        if name.endswith("bias") or isinstance(task.model.get_submodule(name.rpartition(".")[0]), kept)
+    }
     return Run(task, method, seed)
 
 

@@ -434,6 +434,9 @@ def test_the_adaptors_of_an_ablation_are_dealt_to_the_clients(benchmark: Any) ->
     logits = run.method.initialise(run.task.clusters, 0).private[ROUTER]
     assert logits.softmax(dim=-1).argmax(dim=-1).tolist() == run.task.clusters.tolist()
     assert run.method.plan.keys() == {"1.weight", "1.bias", "3.weight", "3.bias"}
+    task = replace(task, model=ablations.network())
+    of_linear = ablations.make_run(task, ablations.Case(0.1, 3, layers=("linear",)), 0).method.plan
+    assert of_linear.keys() == {"0.bias", "2.bias", "5.weight", "5.bias", "7.weight", "7.bias"}
 
 
 @pytest.mark.parametrize("name", ["floor", "growth", "measure"])

@@ -197,16 +197,17 @@ def test_results_are_compared_with_the_true_clusters_whatever_routers_were_told(
 
 KEPT = {
     "floral-1-convlora-no-bias": {"conv"},
-    "floral-1-convlora": {"conv", "bias"},
+    "floral-1-convlora": {"conv", "conv bias"},
     "floral-1-lora-no-bias": {"linear"},
-    "floral-1-lora": {"linear", "bias"},
+    "floral-1-lora": {"linear", "linear bias"},
     "floral-1-no-bias": {"conv", "linear"},
-    "floral-1-optimal": {"conv", "linear", "bias"},
+    "floral-1-optimal": {"conv", "linear", "conv bias", "linear bias"},
 }
 NAMES = {
     "conv": {"1.weight", "4.weight"},
     "linear": {"8.weight", "10.weight"},
-    "bias": {"1.bias", "4.bias", "8.bias", "10.bias"},
+    "conv bias": {"1.bias", "4.bias"},
+    "linear bias": {"8.bias", "10.bias"},
 }
 
 

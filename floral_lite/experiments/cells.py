@@ -176,7 +176,7 @@ LAYERS: dict[str, tuple[type[nn.Module], ...]] = {
 
 
 def adapt_only(method: methods.Method, layers: Sequence[str]) -> None:
-    """Leave out the adaptors of weights in layers of other kinds; biases keep theirs.
+    """Leave out the adaptors of layers of other kinds, with those of their biases, as the authors' code does.
 
     Args:
         method: one that plans adaptors, just made.
@@ -192,7 +192,7 @@ def adapt_only(method: methods.Method, layers: Sequence[str]) -> None:
     method.plan = {
         name: adaptor
         for name, adaptor in method.plan.items()
-        if name.endswith("bias") or isinstance(model.get_submodule(name.rpartition(".")[0]), kept)
+        if isinstance(model.get_submodule(name.rpartition(".")[0]), kept)
     }
     require(
         bool(method.plan),
