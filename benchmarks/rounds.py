@@ -23,6 +23,7 @@ from naive import Ensemble, naive_rounds
 from torch import nn
 
 from floral_lite import Floral, Task, methods
+from floral_lite.devices import keep_memory
 from floral_lite.federation import federated_rounds
 from floral_lite.federation.loop import num_sampled
 from floral_lite.federation.rounds import Engine
@@ -104,6 +105,7 @@ def main(
 ) -> None:
     """Measure, print and save."""
     torch.set_num_threads(threads)
+    keep_memory()
     tasks = {
         "MNIST": shapes.mnist(),
         f"CIFAR-10, {cifar_samples} of 2,500 samples a client": shapes.cifar10(cifar_samples),

@@ -13,7 +13,7 @@ from tqdm import tqdm
 from . import methods, tasks
 from ._version import __version__
 from .arguments import named
-from .devices import find_device
+from .devices import find_device, keep_memory
 from .errors import DivergenceError, InputError, check_choice, require
 from .experiments import commands
 from .federation import (
@@ -217,6 +217,7 @@ def main() -> None:
     """Run the command line; what the user got wrong is told in a line, with exit code 2."""
     # what a batch system sends when the time is up: it stops a run as Ctrl-C does
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    keep_memory()
     try:
         app()
     except (InputError, DivergenceError) as error:
