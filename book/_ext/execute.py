@@ -16,6 +16,7 @@ from typing import Any
 import nbformat
 from nbclient import NotebookClient
 from nbclient.output_widget import OutputWidget
+from traitlets.config import Config
 
 import chapters
 
@@ -57,8 +58,12 @@ def execute(path: Path) -> tuple[nbformat.NotebookNode, float]:
     notebook = nbformat.read(path, as_version=4)
     notebook.cells.append(nbformat.v4.new_code_cell(CHECKS_REFUSE_NONSENSE))
     began = time.perf_counter()
-    with TemporaryDirectory() as folder:
-        client = NotebookClient(notebook, timeout=600, resources={"metadata": {"path": folder}})
+    with TemporaryDirectory() as folder, TemporaryDirectory() as sockets:
+        # Sockets that are files: a free port can be gone before the kernel that it was chosen for takes it.
+        config = Config(KernelManager={"transport": "ipc", "ip": f"{sockets}/kernel"})
+        client = NotebookClient(
+            notebook, config=config, timeout=600, resources={"metadata": {"path": folder}}
+        )
         client.record_timing = False  # the cache compares the metadata of cells as well
         client.widget_registry = {"@jupyter-widgets/output": {"OutputModel": Shown}}
         client.execute()

@@ -66,6 +66,12 @@ def test_a_chapter_is_refused(
         execute.execute(notebook(tmp_path, *cells))
 
 
+def test_a_chapter_takes_no_port_that_another_program_could_take_first(tmp_path: Path) -> None:
+    ran, _ = execute.execute(notebook(tmp_path, "get_ipython().kernel.parent.transport"))
+    (output,) = ran.cells[0].outputs
+    assert output.data["text/plain"] == "'ipc'"
+
+
 def test_the_build_finds_what_was_run_in_the_cache(tmp_path: Path) -> None:
     path = notebook(tmp_path, "1 + 1")
     execute.execute_all([path], tmp_path / "cache")
