@@ -85,7 +85,7 @@ clean:
 # Outputs, counts and widget state out; the install cell and the Colab badge as _config.yml has them.
 clean-notebooks: $(INSTALLED)
 	$(BIN)/python book/_ext/chapters.py
-	$(BIN)/nbstripout $(NOTEBOOKS)
+	$(BIN)/nbstripout --keep-id $(NOTEBOOKS)
 
 # Keeps the versions that are there and still allowed; empty requirements.lock first to take the newest.
 # Left out: what torch's own Linux build brings along. pip adds that itself, and only where it is needed.
