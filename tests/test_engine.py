@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from floral_lite import Federation, InputError, Shard, Task, methods, train
+from floral_lite import Federation, InputError, Settings, Shard, Task, methods, train
 from floral_lite.adaptors import KINDS, Convolution, VectorAdaptor
 from floral_lite.data import FlipAndCrop
 from floral_lite.factored import Blend, Mixture
@@ -500,6 +500,21 @@ def test_test_shards_of_many_rows(name: str) -> None:
     rows = evaluation.TEST_ROWS
     task = task_of(name, test_sizes=(2 * rows + 3, 1, rows + 1, rows, rows - 1))
     compare(task, floral(task))
+
+
+def test_an_accuracy_is_a_count_over_a_count_and_never_above_one() -> None:
+    """In single precision ten times a tenth is more than 1."""
+    sizes = (10, 11, 14, 41, 300)
+    shards = [Shard(torch.ones(number, 4), torch.zeros(number, dtype=torch.long)) for number in sizes]
+    model = nn.Linear(4, 3)
+    with torch.no_grad():
+        model.weight.zero_()
+        model.bias.copy_(torch.tensor([1.0, 0.0, 0.0]))  # right every time
+    task = Task(
+        "zeros", model, functional.cross_entropy, shards, shards, torch.zeros(5).long(), Settings(), {}
+    )
+    history = train(task, methods.FedAvg(model), rounds=1).history
+    assert history.last_evaluated.client_accuracy == [1.0] * 5
 
 
 def test_dropout_of_everything_leaves_the_bias_behind_it() -> None:

@@ -100,7 +100,10 @@ def score_together(
         outputs = method.predict(client, of_networks, task.is_classification)
         losses.append(client_losses(task.loss, outputs, targets, weights))
         if task.is_classification:
-            hits.append(((outputs.argmax(dim=-1) == targets) * weights).sum(dim=1))
+            hits.append(((outputs.argmax(dim=-1) == targets) & (weights > 0)).sum(dim=1))
     loss = sum(losses, torch.zeros(())).tolist()
-    accuracy = sum(hits, torch.zeros(())).tolist() if hits else [None] * len(loss)
-    return [Score(*pair) for pair in zip(loss, accuracy, strict=True)]
+    if not hits:
+        return [Score(one, None) for one in loss]
+    # counted, not summed: N times 1 / N may be a little more than 1
+    right = torch.stack(hits).sum(dim=0).tolist()
+    return [Score(one, hit / job.num_samples) for one, hit, job in zip(loss, right, jobs, strict=True)]
