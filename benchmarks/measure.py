@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 
 from floral_lite.experiments.provenance import processor
+from floral_lite.files import write_whole
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"
@@ -73,9 +74,9 @@ def process_bytes(name: str) -> int:
 
 
 def save(name: str, results: object, folder: Path, **more: object) -> Path:
-    """Write results, with the machine's description, to a JSON file of that name."""
+    """Write results, with the machine's description, to a JSON file of that name, whole or not at all."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{name}.json"
     content = {"machine": {**machine(), **more}, "results": results}
-    path.write_text(json.dumps(content, indent=1) + "\n")
+    write_whole(path, (json.dumps(content, indent=1) + "\n").encode())
     return path

@@ -2,6 +2,7 @@
 
 import copy
 import doctest
+import errno
 import importlib
 import json
 import os
@@ -169,6 +170,23 @@ def test_ratios_are_taken_within_repeats_and_a_record_says_where_it_comes_from(
     assert content["results"] == [1]
     assert content["machine"].keys() >= {"cpu", "threads", "torch", "commit", "command", "device"}
     assert all(content["machine"].values())
+
+
+def test_results_that_cannot_be_written_leave_those_that_are_there(
+    benchmark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some scripts save after every case, for hours."""
+    measure = benchmark("measure")
+    path = measure.save("name", [1], tmp_path)
+
+    def full(file: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        measure.save("name", [1, 2], tmp_path)
+    assert json.loads(path.read_text())["results"] == [1]
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def tiny_task(benchmark: Any) -> Task:
