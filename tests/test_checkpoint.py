@@ -175,6 +175,28 @@ def test_an_interrupted_write_loses_nothing(
     assert [path.name for path in tmp_path.iterdir()] == ["round-000003"]
 
 
+def test_a_checkpoint_is_on_the_disk_before_it_has_its_name(
+    ragged_task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a power cut leaves empty files under that name, and the older checkpoint is gone."""
+    (federations,) = stacked_rounds(stack(ragged_task, "learned"), replace(ragged_task.settings, rounds=1))
+    told, fsync, to_name = [], os.fsync, os.replace
+
+    def synchronised(file: int) -> None:
+        told.append("on disk")
+        fsync(file)
+
+    def named(part: Path, whole: Path) -> None:
+        told.append(whole.name)
+        to_name(part, whole)
+
+    monkeypatch.setattr(os, "fsync", synchronised)
+    monkeypatch.setattr(os, "replace", named)
+    save_checkpoint(federations[:1], tmp_path)
+    files = ["on disk", "state-0.safetensors", "on disk", "history-0.json"]
+    assert told == [*files, "round-000001"]
+
+
 class Jitter(nn.Module):
     """A layer that draws by itself."""
 

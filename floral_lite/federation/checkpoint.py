@@ -11,6 +11,7 @@ from safetensors.torch import load_file, save
 from torch import Tensor
 
 from ..errors import InputError, require
+from ..files import write_whole
 from ..roles import Roles
 from .history import History
 from .rounds import Engine, stacked_rounds
@@ -83,7 +84,7 @@ def save_checkpoint(federations: Sequence[Federation], folder: Path | str) -> No
             for path, tensor in _paths(roles).items()
         }
         # not save_file: of a full disk it says so in an error of its own
-        (part / f"state-{index}.safetensors").write_bytes(save(tensors))
+        write_whole(part / f"state-{index}.safetensors", save(tensors))
         federation.history.save(part / f"history-{index}.json")
     older = _checkpoints(folder)
     os.replace(part, whole)
