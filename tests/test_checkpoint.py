@@ -3,6 +3,7 @@
 import copy
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -195,6 +196,16 @@ def test_a_checkpoint_is_on_the_disk_before_it_has_its_name(
     save_checkpoint(federations[:1], tmp_path)
     files = ["on disk", "state-0.safetensors", "on disk", "history-0.json"]
     assert told == [*files, "round-000001"]
+
+
+@pytest.mark.parametrize("name", ["round-000001-best", "round-000002 (copy)", "round-notes"])
+def test_a_copy_of_a_checkpoint_is_the_users_own(ragged_task: Task, tmp_path: Path, name: str) -> None:
+    rounds = list(stacked_rounds(stack(ragged_task, "learned"), ragged_task.settings))
+    save_checkpoint(rounds[0], tmp_path)
+    shutil.copytree(tmp_path / "round-000001", tmp_path / name)
+    save_checkpoint(rounds[1], tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {"round-000002", name}
+    assert_all_same(load_checkpoint(tmp_path), rounds[1])
 
 
 class Jitter(nn.Module):

@@ -132,5 +132,6 @@ def _paths(roles: Roles) -> dict[str, Tensor]:
 
 
 def _checkpoints(folder: Path) -> list[Path]:
-    """The whole checkpoints in a folder, oldest first."""
-    return sorted(folder.glob("round-*"))
+    """The whole checkpoints in a folder, oldest first; not what a user keeps there under another name."""
+    named = {path.name.removeprefix("round-"): path for path in folder.glob("round-*")}
+    return [named[number] for number in sorted(filter(str.isdecimal, named), key=int)]
