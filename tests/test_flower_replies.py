@@ -17,12 +17,14 @@ pytest.importorskip("flwr", reason="Flower is not installed: pip install 'floral
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 
 from floral_lite import InputError, Run
+from floral_lite.federation.server import first_moments, server_step
 from floral_lite.flower import RolesStrategy, client_app
 from floral_lite.flower.averages import MEDIAN, average, average_of_sums, clip_update, trimmed_mean
 from floral_lite.flower.client import Client
 from floral_lite.flower.messages import ARRAYS, METRICS, BadMessage, Trained
 from floral_lite.roles import Roles
 
+from .federations import first_state
 from .flower_grid import LocalGrid
 from .test_flower import SEED, Flown, a_task, assert_same, make, scores
 
@@ -282,6 +284,26 @@ def test_with_too_few_good_replies_a_round_changes_nothing(
     assert [entry.round for entry in three.history.rounds] == [1, 2, 3]
     assert [math.isnan(entry.train_loss) for entry in three.history.rounds] == [False, True, False]
     assert not torch.equal(three.state.shared["0.weight"], one.state.shared["0.weight"])
+
+
+def test_a_round_that_changes_nothing_is_no_step_of_the_optimizer(tmp_path: Path) -> None:
+    """Adam's first step is as long whenever it comes: it divides by how much its means have seen."""
+
+    def lost(client: int, message: Message, reply: Message) -> list[Message]:
+        first = message.content.config_records["config"]["round"] == 1
+        return [] if first and message.metadata.message_type == "train" else [reply]
+
+    adam = {"server_optimizer": "adam", "server_learning_rate": 0.05}
+    task, plain = a_task(rounds=2, **adam), a_task(rounds=2)
+    flown, averaged = (
+        Flown(one, make("fedavg", one), tmp_path / name, meddle=lost).server
+        for name, one in {"adam": task, "plain": plain}.items()
+    )
+    first = first_state(task, make("fedavg", task), SEED)
+    moments = first_moments(first, task.settings)
+    wanted, _ = server_step(first, averaged.state, moments, task.settings, number=1)
+    for name, tensor in flown.state.shared.items():
+        torch.testing.assert_close(tensor, wanted.shared[name], rtol=1e-6, atol=1e-9)
 
 
 @pytest.mark.parametrize(

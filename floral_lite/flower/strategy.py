@@ -203,7 +203,9 @@ class RolesStrategy(Strategy):
                 reply._replace(parameters=clip_update(self.state, reply.parameters, self.clip_norm))
                 for reply in trained
             ]
-        after = server_step(self.state, self._average(trained), self.moments, self.settings, self.number)
+        # as in the engines, the optimizer counts the steps that it takes
+        number = 1 + sum(not math.isnan(entry.train_loss) for entry in self.history.rounds)
+        after = server_step(self.state, self._average(trained), self.moments, self.settings, number)
         tensors = [tensor for roles in (after[0], *after[1].values()) for tensor in roles.tensors()]
         check(
             all(bool(tensor.isfinite().all()) for tensor in tensors),
