@@ -249,7 +249,7 @@ def test_nothing_private_is_sent(name: str, tmp_path: Path) -> None:
 
 def test_what_is_sent_takes_as_many_bytes_as_the_history_says(tmp_path: Path) -> None:
     task = a_task(rounds=1)
-    for name in ("fedavg", "ensemble", "floral"):
+    for name in ("fedavg", "ensemble", "floral", "ifca"):
         flown = Flown(task, make(name, task), tmp_path / name)
         history = flown.server.history
         (_, message, reply) = next(

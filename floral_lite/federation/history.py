@@ -51,7 +51,7 @@ class History:
         clusters: the true cluster of each client.
         bytes_up: what one client has to send in a round, in bytes: shared and clustered tensors, and the C
             weights of its averages. Where the method `sends_one_cluster`, it is that cluster's tensors, N^k
-            and the cluster's number.
+            and the cluster's number; but over Flower all clusters' tensors travel, and count.
         bytes_down: what one client receives in a round, in bytes: shared and clustered tensors.
         parameters: number of "base" parameters, and of those that a client holds beside them, "added" by
             the method; the router not counted.

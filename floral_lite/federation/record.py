@@ -107,18 +107,19 @@ def check_same_shapes(old: Mapping[str, Roles], new: Mapping[str, Roles]) -> Non
     require(was == is_now, "the run that is to be resumed has another model: give the same one")
 
 
-def bytes_up(method: Method, first: Roles) -> int:
+def bytes_up(method: Method, first: Roles, engine: str) -> int:
     """What one client has to send in a round, see `History`.
 
     Args:
         method: who shares what.
         first: the federation's first state.
+        engine: what trains; "flower" sends all clusters.
     """
     shared, clustered = num_bytes(first.shared), num_bytes(first.clustered)
     if not shared + clustered:
         return 0
     num_clusters = len(method.mixture(first.of_client(0).private))
-    if method.sends_one_cluster:
+    if method.sends_one_cluster and engine != "flower":
         return shared + clustered // num_clusters + 4 * 2  # N^k and c
     return shared + clustered + 4 * num_clusters  # pi_c^k N^k for each c, whose sum is N^k
 
@@ -172,7 +173,7 @@ def new_history(
             }
         ),
         clusters=task.clusters.tolist(),
-        bytes_up=bytes_up(method, first),
+        bytes_up=bytes_up(method, first, engine),
         bytes_down=num_bytes(first.shared) + num_bytes(first.clustered),
         parameters={"base": num_base, "added": held - trained},
     )
