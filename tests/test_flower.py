@@ -20,7 +20,7 @@ from floral_lite import Federation, History, InputError, Run, Shard, Task, metho
 from floral_lite.centering import center
 from floral_lite.federation import Population, cluster_probability, load_checkpoint
 from floral_lite.flower import client_app, server_app
-from floral_lite.flower.messages import to_arrays
+from floral_lite.flower.messages import from_arrays, to_arrays
 from floral_lite.methods import METHODS, ROUTER, Method
 from floral_lite.roles import Roles
 
@@ -263,6 +263,29 @@ def test_what_is_sent_takes_as_many_bytes_as_the_history_says(tmp_path: Path) ->
         (weights,) = (metrics["weights"] for metrics in reply.content.metric_records.values())
         assert isinstance(weights, list)
         assert up + 4 * len(weights) == history.bytes_up
+
+
+@pytest.mark.parametrize("name", ["ifca", "federated-clustering", "floral"])
+def test_what_nobody_averages_comes_back_as_it_was_sent(name: str, tmp_path: Path) -> None:
+    """Weight decay moves it, and centres of momenta; whoever clips an update would count that."""
+    task = a_task(rounds=2, weight_decay=0.1)
+    options = {"routing": "optimal"} if name == "floral" else {}
+    method = make(name, task, num_clusters=3, **options)
+    flown = Flown(task, method, tmp_path)
+    num_others = 0
+    for _, message, reply in flown.grid.sent:
+        if message.metadata.message_type == "train":
+            sent, come = (
+                from_arrays(one.content.array_records["arrays"], first_state(task, method, SEED))
+                for one in (message, reply)
+            )
+            (metrics,) = reply.content.metric_records.values()
+            for cluster, weight in enumerate(metrics["weights"]):
+                pairs = [(come.clustered[key][cluster], one[cluster]) for key, one in sent.clustered.items()]
+                assert weight > 0 or all(torch.equal(*pair) for pair in pairs)
+                num_others += weight == 0
+    assert num_others == 2 * 4 * 2
+    assert_same(flown.federation, train(task, method, seed=SEED))
 
 
 def test_in_the_pre_weighted_form_the_average_is_the_same(tmp_path: Path) -> None:

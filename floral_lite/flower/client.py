@@ -102,7 +102,8 @@ class Client:
                 "train-loss": loss,
             }
         )
-        sent = weigh(after, num_samples, weights) if weighted else after
+        sent = without_others(after, self.sent, weights)
+        sent = weigh(sent, num_samples, weights) if weighted else sent
         self.file.save(self.number, kept, after.private)
         return RecordDict({ARRAYS: to_arrays(sent), METRICS: metrics})
 
@@ -123,6 +124,22 @@ class Client:
         if score.accuracy is not None:
             metrics["accuracy"] = score.accuracy
         return RecordDict({METRICS: MetricRecord(metrics)})
+
+
+def without_others(after: Roles, before: Roles, weights: Tensor) -> Roles:
+    """The trained parameters, but of clusters in which the client has no weight those that were sent to it.
+
+    Nobody averages these. Whoever clips an update, on either side, is not to count what they have moved, such
+    as by weight decay. (They do travel: Flower's modifiers subtract what was sent, tensor by tensor.)
+    """
+    others = weights == 0
+    clustered = {
+        name: torch.where(
+            others.to(tensor.device).view(-1, *[1] * (tensor.dim() - 1)), before.clustered[name], tensor
+        )
+        for name, tensor in after.clustered.items()
+    }
+    return after._replace(clustered=clustered)
 
 
 def weigh(client: Roles, num_samples: float, weights: Tensor) -> Roles:
