@@ -17,7 +17,7 @@ from flwr.serverapp.strategy import Strategy
 from ..errors import require
 from ..federation.checkpoint import save_checkpoint
 from ..federation.history import Round
-from ..federation.loop import sample_clients
+from ..federation.loop import num_sampled, sample_clients
 from ..federation.runs import Federation, Run, initial_state
 from ..federation.server import server_step
 from ..roles import Roles
@@ -78,8 +78,8 @@ class RolesStrategy(Strategy):
         weighted: bool = False,
     ) -> None:
         """Check the choices."""
-        num_clients, participation = run.task.num_clients, run.task.settings.participation
-        sampled = len(sample_clients(num_clients, participation, stream(run.seed, "clients", 1)))
+        num_clients = run.task.num_clients
+        sampled = num_sampled(num_clients, run.task.settings.participation)
         require(
             1 <= min_replies <= sampled,
             f"min_replies is {min_replies}; of the {num_clients} clients {sampled} are sampled a round: "
