@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
@@ -13,7 +14,8 @@ from floral_lite.federation import Settings, federated_rounds
 from floral_lite.methods import Method
 from floral_lite.tasks import from_arrays
 
-from .federations import agree
+from .federations import agree, identical, make_task, normal
+from .test_checkpoint import Jitter
 from .test_engine import HOOKED, METHODS, NETWORKS, task_of
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="this machine has no CUDA device")
@@ -72,6 +74,16 @@ def test_a_seed_gives_the_same_bits_again(precision: str) -> None:
     method = methods.FLoRAL(task.model, num_clusters=2, budget=0.01)
     first, second = (train(task, method, device="cuda", seed=1).state.tensors() for _ in range(2))
     assert all(torch.equal(*pair) for pair in zip(first, second, strict=True))
+
+
+def test_a_resumed_run_draws_what_the_uninterrupted_one_does(tmp_path: Path) -> None:
+    """In it the steps are recorded in a later round; layers that draw see nothing of that."""
+    task = make_task(lambda: nn.Sequential(nn.Linear(4, 6), Jitter(), nn.Linear(6, 3)), normal(4), rounds=4)
+    method = methods.FLoRAL(task.model, num_clusters=3, rank=1)
+    whole = on_cuda(task, method)
+    train(task, method, device="cuda", seed=1, rounds=2, checkpoints=tmp_path)
+    resumed = train(task, method, device="cuda", seed=1, checkpoints=tmp_path)
+    identical(resumed._replace(state=resumed.state.map(torch.Tensor.cpu)), whole)
 
 
 def test_the_host_waits_once_a_round_for_the_losses() -> None:

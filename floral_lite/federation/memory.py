@@ -145,7 +145,8 @@ def samples_meet(task: Task, method: Method, state: Roles) -> bool:
     client = state.of_client(0)
     client = Roles(*({name: away(name, tensor) for name, tensor in role.items()} for role in client))
     key = torch.zeros((), dtype=torch.long, device=inputs.device)
-    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+    # layers that draw by themselves would miss the numbers in the round that comes
+    with torch.no_grad(), torch.random.fork_rng(devices=[inputs.device] if inputs.is_cuda else []):
         try:
             parts, more = [method.parts(client)], torch.cat([inputs, inputs[:1], inputs[:1]])
             (alone,), _ = run(task.model, method, client, parts, inputs, key)

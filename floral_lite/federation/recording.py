@@ -87,24 +87,27 @@ class Steps:
 
 
 def record_on_cuda(step: Step, client: Roles, velocity: Roles, batch: Batch, start: Roles) -> Recorded:
-    """Record a step as a CUDA graph; the parameters are as before afterwards."""
+    """Record a step as a CUDA graph; parameters and random generators are as before afterwards."""
     given = {name: tensor for name, tensor in batch._asdict().items() if tensor is not None}
     fixed = batch._replace(**{name: tensor.clone() for name, tensor in given.items()})
     before = client.map(torch.clone), velocity.map(torch.clone)
     # libraries set themselves up on first use, which cannot be recorded
-    aside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-    aside.wait_stream(torch.cuda.current_stream())
-    try:
-        with torch.cuda.stream(aside):
-            for _ in range(3):
-                step(client, velocity, fixed, start)
-        torch.cuda.current_stream().wait_stream(aside)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            losses = step(client, velocity, fixed, start)
-    finally:
-        for parameters, values in zip((client, velocity), before, strict=True):
-            parameters.copy_(values)
+    here, aside = torch.cuda.current_stream(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    # a round has the same random numbers where its steps are recorded, as after a resumption, or were before
+    with torch.random.fork_rng(devices=[here.device]):
+        try:
+            aside.wait_stream(here)
+            with torch.cuda.stream(aside):
+                for _ in range(3):
+                    step(client, velocity, fixed, start)
+            here.wait_stream(aside)
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                losses = step(client, velocity, fixed, start)
+        finally:
+            here.wait_stream(aside)  # a step that failed may still be writing
+            for parameters, values in zip((client, velocity), before, strict=True):
+                parameters.copy_(values)
     return Recorded(fixed, graph.replay, losses)
 
 

@@ -1,0 +1,56 @@
+"""What recording leaves behind, on stand-ins for CUDA's streams and graphs; test_cuda.py has real ones."""
+
+from contextlib import nullcontext
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from floral_lite.federation.batch import Batch
+from floral_lite.federation.recording import record_on_cuda
+from floral_lite.roles import Roles
+
+
+@pytest.mark.parametrize("failing", [None, 2, 4])
+def test_a_recording_waits_and_leaves_numbers_and_generators_as_they_were(
+    failing: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where a step fails half-way: what the other stream still writes comes before what was there."""
+    told: list[str] = []
+
+    class Stream:
+        device = torch.device("cuda")
+
+        def wait_stream(self, other: "Stream") -> None:
+            told.append("wait")
+
+    fork = torch.random.fork_rng
+    monkeypatch.setattr(torch.random, "fork_rng", lambda devices: fork(devices=[]))
+    stands_in: dict[str, Any] = {
+        "current_stream": Stream,
+        "Stream": Stream,
+        "stream": nullcontext,
+        "graph": nullcontext,
+        "CUDAGraph": lambda: SimpleNamespace(replay=None),
+    }
+    for name, one in stands_in.items():
+        monkeypatch.setattr(torch.cuda, name, one)
+
+    def step(client: Roles, velocity: Roles, batch: Batch, start: Roles) -> Tensor:
+        told.append("step")
+        client.shared["w"].add_(torch.rand(2))
+        if told.count("step") == failing:
+            raise RuntimeError("no memory")
+        return torch.zeros(1)
+
+    client, nothing = Roles({"w": torch.ones(2)}, {}, {}), Roles({}, {}, {})
+    batch = Batch(torch.zeros(1, 2), torch.zeros(1, 2), None, None, torch.zeros(1))
+    generator = torch.get_rng_state()
+    with nullcontext() if failing is None else pytest.raises(RuntimeError, match="no memory"):
+        record_on_cuda(step, client, nothing, batch, nothing)
+    assert client.shared["w"].tolist() == [1.0, 1.0]
+    assert torch.equal(torch.get_rng_state(), generator)
+    assert told[0] == told[-1] == "wait"
+    assert told.count("step") == (failing or 4)
