@@ -2,7 +2,8 @@
 
 import logging
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from flwr.app import Context, Message, RecordDict
 from floral_lite import Federation, History, InputError, Run, Shard, Task, methods, train
 from floral_lite.centering import center
 from floral_lite.federation import Population, cluster_probability, load_checkpoint
+from floral_lite.federation.local import Score, evaluate
 from floral_lite.flower import client_app, server_app
 from floral_lite.flower.messages import from_arrays, to_arrays
 from floral_lite.methods import METHODS, ROUTER, Method
@@ -326,6 +328,29 @@ def test_a_server_that_is_started_again_goes_on(tmp_path: Path) -> None:
 
 def whole_rounds(flown: Flown) -> list[Any]:
     return flown.server.history.rounds
+
+
+def test_a_client_is_tested_as_exactly_as_in_the_engines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a GPU would test a convolution in TF32, whatever the precision of the training."""
+    inside, seen = [], []
+
+    @contextmanager
+    def arithmetic(precision: str) -> Iterator[None]:
+        inside.append(precision)
+        yield
+        inside.pop()
+
+    def tested(*arguments: Any) -> Score:
+        seen.append(list(inside))
+        return evaluate(*arguments)
+
+    monkeypatch.setattr("floral_lite.flower.client.arithmetic", arithmetic)
+    monkeypatch.setattr("floral_lite.flower.client.evaluate", tested)
+    task = a_task(rounds=1, precision="tf32")
+    Flown(task, make("fedavg", task), tmp_path)
+    assert seen == [["float32"]] * task.num_clients
 
 
 @pytest.mark.parametrize("name", ["floral", "ensemble"])

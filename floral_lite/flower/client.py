@@ -115,7 +115,8 @@ class Client:
             own, _ = self.trained(self.start(kept), self.method.adaptation, self.number + 1)
         self.task.model.eval()
         shard = self.task.test[self.client]
-        score = evaluate(self.task, self.method, own, shard)
+        with own_generators(self.seed, self.number + 1, self.device), arithmetic("float32"):
+            score = evaluate(self.task, self.method, own, shard)
         metrics: dict[str, Any] = {
             "round": self.number,
             "num-examples": len(shard),
