@@ -172,6 +172,15 @@ def test_a_stack_is_not_resumed_with_another_number_of_seeds(tmp_path: Path) -> 
         train_runs(runs[:2], settings.with_changes(rounds=2), checkpoints=tmp_path)
 
 
+def test_runs_of_different_rounds_are_not_resumed_together() -> None:
+    """All would go on at the round after that of the first one."""
+    runs = ragged_runs("chain", "fedavg")
+    settings = runs[0].task.settings.with_changes(rounds=3)
+    one, two = list(stacked_rounds(runs, settings))[:2]
+    with pytest.raises(InputError, match=r"have done \[1, 2\] rounds"):
+        next(stacked_rounds(runs, settings, resumed=[one[0], two[1], two[2]]))
+
+
 def test_a_stack_is_of_one_configuration() -> None:
     """The engine takes the model, the method and the loss of the first run for all of them."""
     task = ragged("chain")

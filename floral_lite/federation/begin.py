@@ -73,11 +73,17 @@ def go_on(
     """The interrupted runs, on the device, with the configuration of the fresh ones.
 
     Raises:
-        InputError: they are of other runs than these, or longer.
+        InputError: they are of other runs than these, or longer, or stand at different rounds.
     """
     require(
         len(resumed) == len(fresh),
         f"the run to be resumed has {len(resumed)} seeds, and {len(fresh)} were given: give as many",
+    )
+    done = sorted({len(old.history.rounds) for old in resumed})
+    require(
+        len(done) == 1,
+        f"the runs to be resumed have done {done} rounds: only those of the same round go on together, so "
+        "train the others apart",
     )
     for old, new in zip(resumed, fresh, strict=True):
         check_same_run(old.history, new.history)
