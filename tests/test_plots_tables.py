@@ -129,6 +129,12 @@ def test_each_seed_is_a_point_and_fedavg_a_line_where_it_is_given() -> None:
     assert [text.get_text() for text in made.legends[0].get_texts()] == [*ROWS.values(), "FedAvg"]
 
 
+@pytest.mark.parametrize(("largest", "right"), [(1.4, 1.6), (1.8, 1.85)])
+def test_every_mismatch_is_in_the_picture(largest: float, right: float) -> None:
+    made = tables.by_mismatch(SEEDS.replace({"mismatch": {1.4: largest}}), ROWS, COLUMNS, {})
+    assert all(axis.get_xlim() == (-0.05, right) for axis in made.axes[:3])
+
+
 def test_prices_are_drawn_in_order_of_size() -> None:
     made = FIGURES["prices"]()
     floral, ensemble = made.axes[0].containers
