@@ -1,9 +1,12 @@
 """The controls of the laboratory, one for each of the choices."""
 
+from typing import get_args
+
 import ipywidgets
 
 from .. import methods, tasks
 from ..devices import devices
+from ..methods.routed import Routing
 from .choices import Choices
 
 BUDGETS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
@@ -39,7 +42,7 @@ def controls(start: Choices) -> dict[str, ipywidgets.Widget]:
         "participation": ipywidgets.FloatSlider(
             min=0.05, max=1, step=0.05, readout_format=".0%", continuous_update=False
         ),
-        "routing": ipywidgets.Dropdown(options=["learned", "closed-form", "clustered", "optimal"]),
+        "routing": ipywidgets.Dropdown(options=list(get_args(Routing))),
         "precondition": ipywidgets.Checkbox(indent=True),
         "seed": ipywidgets.BoundedIntText(min=0, max=1000),
         "device": ipywidgets.Dropdown(options=devices()[::-1]),
