@@ -313,6 +313,8 @@ def test_another_run_is_not_resumed(
 def test_checkpoints_need_a_distance_of_at_least_one_round(ragged_task: Task, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="checkpoint_every is 0; it must be at least 1"):
         train(ragged_task, make("fedavg", ragged_task), checkpoints=tmp_path, checkpoint_every=0)
+    with pytest.raises(InputError, match=r"checkpoint_every is 2\.5; it must be a whole number"):
+        train(ragged_task, make("fedavg", ragged_task), checkpoints=tmp_path, checkpoint_every=2.5)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("seeds", [1, 3])

@@ -10,7 +10,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor
 
-from ..errors import InputError, require
+from ..errors import InputError, require, whole_number
 from ..files import write_whole
 from ..roles import Roles
 from .history import History
@@ -54,7 +54,9 @@ def checkpointed_rounds(
             is smaller than 1. That the data are the same is not checked, and of loss and augmentation only
             the name.
     """
-    require(every >= 1, f"checkpoint_every is {every}; it must be at least 1")
+    require(
+        whole_number("checkpoint_every", every) >= 1, f"checkpoint_every is {every}; it must be at least 1"
+    )
     resumed = load_checkpoint(folder)
     begun = 0 if resumed is None else len(resumed[0].history.rounds)
     for federations in stacked_rounds(runs, settings, device, resumed, engine, max_memory):

@@ -50,7 +50,7 @@ class Method(ABC):
     # Whether `penalty` or `finish` look at what the client started the round from.
     remembers_start: ClassVar[bool] = False
     # Whether a client is always in one cluster, by the method's own rule. The server then needs that one's
-    # tensors, N^k and the cluster's number: `History.bytes_up` counts those, though over Flower all C travel.
+    # tensors, N^k and the cluster's number, which `History.bytes_up` counts; over Flower all C do.
     sends_one_cluster: ClassVar[bool] = False
     # The only values of settings, by name, with which the method works; a run with others is refused.
     needs: ClassVar[Mapping[str, object]] = {}
