@@ -78,13 +78,8 @@ def match_labels(outputs: Tensor, labels: Tensor) -> Tensor:
         labels.shape == wanted,
         f"labels has the shape {tuple(labels.shape)}; outputs {tuple(outputs.shape)} need {wanted}",
     )
-    num_labels = outputs.shape[-1]
-    low, high = int(labels.min()), int(labels.max())
-    require(
-        not labels.is_floating_point() and low >= 0 and high < num_labels,
-        f"labels go from {low} to {high}, of {labels.dtype}; they must be integers in [0, {num_labels})",
-    )
-    index = labels[..., None, :, None].expand(*outputs.shape[:-1], 1)
+    _check_labels(labels, outputs.shape[-1])
+    index = labels.long()[..., None, :, None].expand(*outputs.shape[:-1], 1)
     # l_i(c) = -log p(y_i | x_i, w_c)
     losses = -outputs.log_softmax(dim=-1).gather(-1, index).squeeze(-1)
     return closed_form(losses.sum(dim=-1), 1.0)
@@ -156,16 +151,13 @@ def prototypes(
         "features of a client must be (N, d), N at least 1 and d that of all others, with a label for each "
         "of the N samples",
     )
-    low, high = min(int(own.min()) for own in labels), max(int(own.max()) for own in labels)
-    require(
-        low >= 0 and high < num_labels,
-        f"labels go from {low} to {high}; with num_labels={num_labels} they must be in [0, {num_labels})",
-    )
+    for of_own in labels:
+        _check_labels(of_own, num_labels)
     num_clusters, num_features = mixtures.shape[1], features[0].shape[-1]
     sums = features[0].new_zeros(num_clusters, num_labels, num_features)
     counts = features[0].new_zeros(num_clusters, num_labels)
     for own, of_own, mixture in zip(features, labels, mixtures, strict=True):
-        here = torch.nn.functional.one_hot(of_own, num_labels).to(own)  # (N^k, L)
+        here = torch.nn.functional.one_hot(of_own.long(), num_labels).to(own)  # (N^k, L)
         # sum_k pi_c^k sum_{i : y_i = y} h(x_i), and how many that are
         sums += mixture[:, None, None] * (here.T @ own)
         counts += mixture[:, None] * here.sum(dim=0)
@@ -214,4 +206,13 @@ def _check_outputs(outputs: Tensor) -> None:
     require(
         outputs.dim() >= 3 and outputs.numel() > 0,
         f"outputs has the shape {tuple(outputs.shape)}; it must be (..., C, N, L) with at least one sample",
+    )
+
+
+def _check_labels(labels: Tensor, num_labels: int) -> None:
+    """Raise InputError unless all are integers in [0, L); of any type, as arrays come with many."""
+    low, high = labels.min().item(), labels.max().item()
+    require(
+        not labels.is_floating_point() and low >= 0 and high < num_labels,
+        f"labels go from {low} to {high}, of {labels.dtype}; they must be integers in [0, {num_labels})",
     )

@@ -95,6 +95,14 @@ def test_prototypes_are_means_of_all_samples_weighted_by_mixtures() -> None:
     assert match_prototypes(features[1][4:], found).tolist() == [1.0, 0.0]
 
 
+@pytest.mark.parametrize("integers", [torch.uint8, torch.int16, torch.int32])
+def test_labels_may_be_integers_of_any_type(integers: torch.dtype) -> None:
+    labels = LABELS.to(integers)
+    assert torch.equal(match_labels(OUTPUTS, labels), match_labels(OUTPUTS, LABELS))
+    mixtures = torch.eye(2, C, dtype=torch.float64)
+    assert torch.equal(prototypes(FEATURES, labels, mixtures, L), prototypes(FEATURES, LABELS, mixtures, L))
+
+
 def test_a_step_on_the_router_is_the_papers_gradient() -> None:
     models = torch.randn(C, D, generator=GENERATOR, dtype=torch.float64)
     best = torch.randn(D, generator=GENERATOR, dtype=torch.float64)
@@ -154,6 +162,7 @@ def test_a_one_hot_router_stays() -> None:
         (lambda: prototypes([FEATURES[0]], [], torch.ones(1, 1), L), "labels of 0"),
         (lambda: prototypes([FEATURES[0]], [LABELS[0]], torch.ones(1, 2), L), "mixtures"),
         (lambda: prototypes([FEATURES[0]], [LABELS[0] + 1], torch.ones(1, 1), L), "labels go from"),
+        (lambda: prototypes([FEATURES[0]], [LABELS[0].double()], torch.ones(1, 1), L), "integers"),
         (lambda: prototypes([FEATURES[0]], [LABELS[0, 1:]], torch.ones(1, 1), L), "a label for each"),
     ],
 )
