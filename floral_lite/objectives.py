@@ -242,6 +242,10 @@ def check_mixtures(mixtures: Tensor, num_clients: int, num_clusters: int) -> Non
 
 def check_simplex(name: str, rows: Tensor) -> None:
     """Raise InputError unless each row is of numbers >= 0 that sum to 1, to the rounding of their type."""
+    require(
+        rows.numel() > 0,
+        f"{name} has the shape {tuple(rows.shape)}, which is empty; give at least one number",
+    )
     rows = rows.detach() + 0.0  # integers too
     sums = rows.sum(dim=-1)
     rounding = max(1e-5, 2 * torch.finfo(rows.dtype).eps)

@@ -211,6 +211,8 @@ def test_what_is_no_distribution_is_refused() -> None:
         fl(case.losses, case.weights[:4], case.models[0])
     with pytest.raises(InputError, match=r"weights has sums 2\.0.*sum to 1"):
         fl(case.losses, 2 * case.weights, case.models[0])
+    with pytest.raises(InputError, match=r"weights has the shape \(0,\), which is empty"):
+        fl([], case.weights[:0], case.models[0])
     with pytest.raises(InputError, match=r"models has 3 rows for 5 clients"):
         pfl(case.losses, case.weights, case.models)
     for clusters in ([0, 0, 1, 2, -1], [0, 0, 1, 2, 3], [0, 0, 1, 2], [0.0, 0.0, 1.0, 2.0, 1.0]):

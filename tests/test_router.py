@@ -366,3 +366,5 @@ def test_the_effective_number_is_of_adaptors_that_clients_tell_apart() -> None:
     torch.testing.assert_close(both, torch.tensor([1.0, 3.0], dtype=torch.float64))
     with pytest.raises(InputError, match="mixtures"):
         effective_number(2 * undecided)
+    with pytest.raises(InputError, match=r"mixtures has the shape \(0, 3\), which is empty"):
+        effective_number(undecided[:0])
