@@ -134,6 +134,8 @@ def test_every_sample_is_dealt_once_and_shares_differ_by_at_most_one(
 def test_more_clients_than_samples_are_refused() -> None:
     with pytest.raises(InputError, match=r"num_clients is 9.*only 8 samples"):
         split_evenly(8, 9, torch.Generator())
+    with pytest.raises(InputError, match=r"num_clients is 0.*at least 1"):
+        split_evenly(8, 0, torch.Generator())
 
 
 @given(st.integers(1, 12), st.integers(1, 5), st.integers(0, 30), st.integers(0, 99))
@@ -174,6 +176,8 @@ def test_groups_without_labels_and_clients_without_samples_are_refused() -> None
         split_by_label(labels, torch.arange(5), 5, torch.Generator(), 4)
     with pytest.raises(InputError, match=r"num_clients is 3.*only 2 samples"):
         split_by_label(labels, torch.tensor([0, 1, 0, 1, 0]), 2, torch.Generator(), 4)
+    with pytest.raises(InputError, match="no client in cluster 1, and its labels would go to nobody"):
+        split_by_label(labels, torch.tensor([0, 2, 0]), 3, torch.Generator(), 4)
 
 
 @pytest.mark.parametrize(

@@ -22,8 +22,9 @@ def split_evenly(num_samples: int, num_clients: int, generator: torch.Generator)
     """The row numbers of each client's samples: all samples, dealt at random, sizes differ by at most 1.
 
     Raises:
-        InputError: there are more clients than samples.
+        InputError: there are more clients than samples, or none.
     """
+    require(num_clients >= 1, f"num_clients is {num_clients}; samples are dealt to at least 1")
     require(
         num_samples >= num_clients,
         f"num_clients is {num_clients}, but there are only {num_samples} samples to deal: use fewer clients",
@@ -47,7 +48,8 @@ def split_by_label(
         num_labels: how many labels there are.
 
     Raises:
-        InputError: there are more clusters than labels, or more clients than samples in a cluster.
+        InputError: there are more clusters than labels, or a cluster has no clients, or more than
+            samples.
 
     Source: section 'Experiments', 'CIFAR-100'.
     """
@@ -59,6 +61,11 @@ def split_by_label(
     rows_of: dict[int, Tensor] = {}
     for cluster in range(num_clusters):
         clients = (clusters == cluster).nonzero().flatten().tolist()
+        require(
+            len(clients) > 0,
+            f"clusters has no client in cluster {cluster}, and its labels would go to nobody: put one "
+            "there, or use fewer clusters",
+        )
         rows = (groups == cluster).nonzero().flatten()
         shares = split_evenly(len(rows), len(clients), generator)
         rows_of.update((client, rows[share]) for client, share in zip(clients, shares, strict=True))
