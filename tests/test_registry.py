@@ -231,3 +231,4 @@ def test_a_weight_shared_between_layers_is_refused_unless_frozen() -> None:
         plan(model, Options(rank=1))
     model.get_parameter("words.weight").requires_grad_(False)
     assert list(plan(model, Options(rank=1))) == ["head.bias"]
+    assert list(plan(model.requires_grad_(False), Options(rank=1))) == ["head.bias"]

@@ -81,7 +81,7 @@ def plan(model: nn.Module, options: Options) -> dict[str, Adaptor]:
     """Which parameters of a model get an adaptor, and of what shape.
 
     Parameters of layers that no kind is made for get none, nor do frozen ones; but where all are frozen, as
-    in a pretrained model of which only adaptors are to be trained, all count.
+    in a pretrained model of which only adaptors are to be trained, all count but those that layers share.
 
     Args:
         model: the base model.
@@ -155,9 +155,10 @@ def _is_adaptable(
         f"{name} has type {parameter.dtype}, and adaptors are added to floating-point weights: "
         "wrap the model before it is quantised",
     )
-    if not parameter.requires_grad and not frozen_too:
-        return False
     names = owners[id(parameter)]
+    # freezing is how a user leaves a shared one alone, so it does that too where all are frozen
+    if not parameter.requires_grad and (len(names) > 1 or not frozen_too):
+        return False
     require(
         len(names) == 1,
         f"{' and '.join(names)} are one parameter, and each would need an adaptor of its own: "
