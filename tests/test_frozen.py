@@ -91,6 +91,15 @@ def test_a_wrapped_frozen_model_learns_through_its_adaptors() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    "name", ["fedavg", "ensemble", "mfl", "local", "fine-tuned", "ditto", "ifca", "federated-clustering"]
+)
+def test_a_method_without_adaptors_has_nothing_to_train(name: str) -> None:
+    task = TASKS["mlp"]()
+    with pytest.raises(InputError, match=r"no parameters to train, all of them are frozen.*method 'floral'"):
+        train(task, methods.make(name, task.model))
+
+
 def test_clusters_cannot_be_found_in_gradients_that_are_not_taken() -> None:
     task = TASKS["mlp"](rounds=5)
     with pytest.raises(InputError, match="all of them are frozen: use routing='learned'"):

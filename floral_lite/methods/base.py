@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ..adaptors import Statistics
+from ..errors import require
 from ..factored import Blend, Mixture
 from ..roles import Roles, is_statistic
 
@@ -21,6 +22,21 @@ ROUTER = "router_logits"
 def trainable(model: nn.Module) -> dict[str, Tensor]:
     """The parameters that a federation trains; frozen ones stay where they are, in the model."""
     return {name: tensor for name, tensor in model.named_parameters() if tensor.requires_grad}
+
+
+def some_trainable(model: nn.Module) -> dict[str, Tensor]:
+    """The same, for a method that trains nothing beside them.
+
+    Raises:
+        InputError: there are none.
+    """
+    parameters = trainable(model)
+    require(
+        len(parameters) > 0,
+        "the model has no parameters to train, all of them are frozen: unfreeze some, or use method 'floral' "
+        "or 'local-adaptor', which train adaptors beside frozen ones",
+    )
+    return parameters
 
 
 def added_up(part: Part) -> Tensor:

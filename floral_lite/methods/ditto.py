@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from ..errors import require
 from ..roles import Roles
-from .base import Method, Part, squared_distance, trainable
+from .base import Method, Part, some_trainable, squared_distance
 
 # Before the names of a client's own parameters.
 OWN = "own."
@@ -45,7 +45,7 @@ class Ditto(Method):
 
     def initialise(self, clusters: Tensor, seed: int) -> Roles:
         """The model for all, and the same one for each."""
-        shared = trainable(self.model)
+        shared = some_trainable(self.model)
         own = {OWN + name: tensor.expand(len(clusters), *tensor.shape) for name, tensor in shared.items()}
         return Roles(shared, {}, own)
 

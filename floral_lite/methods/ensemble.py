@@ -13,7 +13,7 @@ from ..factored import Blend
 from ..models import reinitialised
 from ..roles import Roles
 from ..router import Router
-from .base import ROUTER, Part, trainable
+from .base import ROUTER, Part, some_trainable
 from .routed import Routed, Routing
 
 Mix = Literal["weights", "outputs"]
@@ -58,7 +58,7 @@ class Ensemble(Routed):
     def initialise(self, clusters: Tensor, seed: int) -> Roles:
         """C models, and routers uniform or one-hot."""
         models = [self.model, *(reinitialised(self.model, seed, c) for c in range(1, self.num_clusters))]
-        copies = [trainable(model) for model in models]
+        copies = [some_trainable(model) for model in models]
         first, *others = copies
         require(
             not others or any(not torch.equal(first[name], others[0][name]) for name in first),

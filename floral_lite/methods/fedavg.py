@@ -3,7 +3,7 @@
 from torch import Tensor, nn
 
 from ..roles import Roles
-from .base import Method, Part, trainable
+from .base import Method, Part, some_trainable
 
 
 class FedAvg(Method):
@@ -23,7 +23,7 @@ class FedAvg(Method):
 
     def initialise(self, clusters: Tensor, seed: int) -> Roles:
         """All of the model's trainable parameters are shared."""
-        return Roles(shared=trainable(self.model), clustered={}, private={})
+        return Roles(shared=some_trainable(self.model), clustered={}, private={})
 
     def parts(self, client: Roles, draws: Tensor | None = None) -> dict[str, Part]:
         """Every client uses the shared model: w^k = u."""

@@ -12,7 +12,7 @@ from ..errors import require
 from ..roles import Roles
 from ..router import Router, one_hot_logits
 from ..seeds import stream
-from .base import ROUTER, Method, Part, trainable
+from .base import ROUTER, Method, Part, some_trainable
 
 # Before the names of momenta: private m^k, and clustered their centres.
 MOMENTUM = "momentum."
@@ -71,7 +71,7 @@ class FederatedClustering(Method):
 
     def initialise(self, clusters: Tensor, seed: int) -> Roles:
         """C times the same model, momenta of zero, and clusters at random."""
-        model = trainable(self.model)
+        model = some_trainable(self.model)
         copies = {name: torch.stack([tensor.detach()] * self.num_clusters) for name, tensor in model.items()}
         centres = {MOMENTUM + name: torch.zeros_like(tensor) for name, tensor in copies.items()}
         own = {

@@ -5,7 +5,7 @@ from collections.abc import Collection
 from torch import Tensor, nn
 
 from ..roles import Roles
-from .base import Method, Part, trainable
+from .base import Method, Part, some_trainable
 
 
 class PartlyPrivate(Method):
@@ -25,7 +25,7 @@ class PartlyPrivate(Method):
 
     def initialise(self, clusters: Tensor, seed: int) -> Roles:
         """The model as it is, and for each client a copy of what is private."""
-        parameters = trainable(self.model)
+        parameters = some_trainable(self.model)
         shared = {name: tensor for name, tensor in parameters.items() if name not in self.private}
         private = {
             name: tensor.detach().expand(len(clusters), *tensor.shape)
