@@ -87,6 +87,7 @@ class Floral(nn.Module):
         super().__init__()
         generator = generator or torch.Generator().manual_seed(0)
         self.base = model
+        self.training = model.training  # a model that is evaluated has a router without noise
         self.num_clusters = adaptors.check_num_clusters(num_clusters)
         self.options = Options(rank, budget, init, convolution, biases, norms)
         self.router = router or Router()

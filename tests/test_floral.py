@@ -5,6 +5,7 @@ import io
 import pickle
 from collections.abc import Callable, Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from floral_lite import Floral, InputError, Router
+from floral_lite import Floral, InputError, Router, load, save
 
 
 class Net(nn.Module):
@@ -526,6 +527,15 @@ def test_the_routers_noise_is_for_training_only() -> None:
     model.eval()
     assert torch.equal(model(TOKENS), model(TOKENS))
     torch.testing.assert_close(model(TOKENS), model.merge()(TOKENS))
+
+
+def test_a_model_that_is_evaluated_is_so_when_it_is_wrapped(tmp_path: Path) -> None:
+    model = perturb(Floral(nn.Linear(8, 3).eval(), rank=2, num_clusters=3, router=Router(noise=1.0)))
+    save(model, tmp_path / "model.safetensors")
+    loaded = load(tmp_path / "model.safetensors", nn.Linear(8, 3).eval())
+    for evaluated in (model, loaded):
+        assert torch.equal(evaluated(TOKENS), evaluated.merge()(TOKENS))
+    assert Floral(nn.Linear(8, 3), rank=2).training
 
 
 def test_the_penalty_is_the_routers_entropy() -> None:
