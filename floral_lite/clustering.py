@@ -104,7 +104,7 @@ def directions(gradients: Sequence[Tensor]) -> Tensor:
     total = torch.zeros(len(gradients[0]), len(gradients[0]), dtype=torch.float64)
     for gradient in gradients:
         # what all have in common says nothing; every layer counts alike
-        apart = (gradient - gradient.mean(dim=0)).flatten(1)
+        apart = (gradient - gradient.mean(dim=0)).reshape(len(gradient), -1)
         gram = (apart @ apart.T).cpu().double()
         if gram.trace() > 0:
             total += gram / gram.trace()

@@ -127,6 +127,14 @@ def test_few_different_clients_are_no_reason_to_warn() -> None:
     assert right(found.clusters % 2, torch.arange(12) % 2) >= 0
 
 
+def test_a_gradient_may_be_of_a_single_number() -> None:
+    numbers = torch.tensor([0.0, 5.0]).repeat(6) + 0.1 * torch.randn(12)
+    flat, column = find_clusters([numbers], num_clusters=2), find_clusters([numbers[:, None]], num_clusters=2)
+    assert flat is not None
+    assert column is not None
+    assert torch.equal(flat.clusters, column.clusters)
+
+
 def test_layers_of_different_numbers_of_clients_are_refused() -> None:
     with pytest.raises(InputError, match=r"gradients are of \[4, 5\] clients"):
         find_clusters([torch.randn(4, 2), torch.randn(5, 2)], num_clusters=2)
