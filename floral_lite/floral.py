@@ -39,7 +39,7 @@ class Floral(nn.Module):
 
     Args:
         model: the base model; it is wrapped, not copied.
-        rank: r >= 1 of every low-rank adaptor; give this or the budget.
+        rank: r >= 1 of every low-rank adaptor, small layers too, see Options; give this or the budget.
         num_clusters: C >= 1, adaptors a layer.
         budget: rho in (0, 1], one adaptor's parameters relative to its layer's.
         init: "paper" (U random, V zero) or "authors" (V random, U zero).

@@ -106,6 +106,25 @@ def test_the_random_factor_has_the_stated_variance(
     assert float(values.abs().max()) == pytest.approx((3 * variance) ** 0.5, rel=0.01)
 
 
+@pytest.mark.parametrize(("rows", "rank"), [(400, 4), (4, 4), (4, 64), (1, 8)])
+def test_the_first_step_is_the_weights_own_projected_and_larger_where_the_rank_is(
+    rows: int, rank: int
+) -> None:
+    layer = nn.Linear(3, rows, dtype=torch.float64)
+    model = Floral(layer, rank, 1, generator=torch.Generator().manual_seed(0))
+    (model(torch.eye(3, dtype=torch.float64)) * torch.randn(3, rows, dtype=torch.float64)).sum().backward()
+    before = layer.weight.detach().clone()
+    torch.optim.SGD(model.parameters(), lr=1.0).step()
+    own = before - layer.weight.detach()
+    assert layer.weight.grad is not None
+    torch.testing.assert_close(own, layer.weight.grad)
+    u, v = (model.get_parameter(f"adaptors.weight.{factor}").detach()[0] for factor in ("U", "V"))
+    torch.testing.assert_close(-u @ v.T, u @ u.T @ own)
+    # U U^T is a projection on its R columns, but for chance; with R > m columns it is R / m I
+    along = torch.linalg.svdvals(u).square().mean()
+    assert float(along) == pytest.approx(max(1, rank / rows), rel=0.35)
+
+
 @pytest.mark.parametrize("rank", [1, 3, 9])
 @pytest.mark.parametrize("layer", [nn.Linear(7, 5), nn.Embedding(6, 4)], ids=str)
 def test_the_equivalent_rank_of_a_matrix_is_the_rank_it_can_have(layer: nn.Module, rank: int) -> None:
