@@ -10,6 +10,7 @@ from ..errors import require
 from ..methods import Method
 from ..roles import Roles
 from .asking import ask, asked_rounds
+from .own_method import check_own
 from .record import check_one_configuration, check_same_run, check_same_shapes, new_history
 from .runs import Federation, Run, check_run, initial_state
 from .server import first_moments
@@ -44,6 +45,7 @@ def begin(runs: Sequence[Run], settings: Settings, device: torch.device, engine:
     runs = [run._replace(task=run.task.to(device, moved)) for run in runs]
     firsts = [initial_state(run, settings, device) for run in runs]
     runs = [run._replace(method=on_model(run.method, run.task.model)) for run in runs]
+    check_own(runs[0].method, firsts[0], runs[0].task, settings, engine)
     asked = asked_rounds(runs[0].task, runs[0].method, settings)
     answers = []
     for index, run in enumerate(runs if asked else ()):

@@ -1,6 +1,6 @@
 """What one seed of a configuration trains, and the state that it starts from."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -67,6 +67,11 @@ def check_run(run: Run) -> None:
         "methods.FLoRAL(task.model) or methods.make('floral', task.model)",
     )
     require(
+        isinstance(getattr(method, "name", None), str),
+        f"{type(method).__name__} has no name, by which a history calls it: write name = "
+        f"'{type(method).__name__.lower()}' into the class",
+    )
+    require(
         getattr(method, "model", task.model) is task.model,
         f"the method of seed {run.seed} was made on another model than the task's: make it on that, "
         f"such as methods.{type(method).__name__}(task.model)",
@@ -83,13 +88,7 @@ def initial_state(run: Run, settings: Settings, device: torch.device) -> Roles:
             f"{name} is {value!r}, with which {run.method.name} does not work: leave it {needed!r}",
         )
     state = run.method.initialise(run.task.clusters, run.seed)
-    made = {name: tensor.shape for name, tensor in run.method.personalise(state.of_client(0)).items()}
-    known = {name: tensor.shape for name, tensor in run.task.model.named_parameters()}
-    require(
-        made.items() <= known.items() and trainable(run.task.model).keys() <= made.keys(),
-        "the method was made on another model than the task's: make it on that, "
-        f"such as methods.{type(run.method).__name__}(task.model)",
-    )
+    check_roles(run.method, state, run.task)
     statistics = running_statistics(run.task.model)
     num_networks = len(run.method.networks(state.of_client(0)))
     if num_networks > 1:  # each has its own
@@ -106,6 +105,58 @@ def initial_state(run: Run, settings: Settings, device: torch.device) -> Roles:
         own = {name: tensor.expand(num_clients, *tensor.shape) for name, tensor in statistics.items()}
         state = state._replace(private=state.private | own)
     return state.map(lambda tensor: tensor.detach().to(device).clone())
+
+
+def check_roles(method: Method, state: Roles, task: Task) -> None:
+    """What `initialise` and `parts` give fits the task's clients and model, and `mixture` the clusters.
+
+    Raises:
+        InputError: it does not.
+    """
+    kind = type(method).__name__
+    require(
+        isinstance(state, Roles),
+        f"{kind}.initialise returns a {type(state).__name__}; it must return Roles(shared, clustered, "
+        "private), three dictionaries of named tensors",
+    )
+    for name, tensor in state.private.items():
+        require(
+            tensor.shape[:1] == (task.num_clients,),
+            f"{kind}.initialise gives the private {name} the shape {tuple(tensor.shape)}; it needs an axis "
+            f"of the {task.num_clients} clients in front, such as "
+            f"tensor.expand({task.num_clients}, *tensor.shape)",
+        )
+    client = state.of_client(0)
+    require(
+        isinstance(method.parts(client), Mapping),
+        f"{kind}.parts returns a {type(method.parts(client)).__name__}; it must return a dictionary, the "
+        "parameters of the model by their names",
+    )
+    made = {name: tuple(tensor.shape) for name, tensor in method.personalise(client).items()}
+    known = {name: tuple(tensor.shape) for name, tensor in task.model.named_parameters()}
+    otherwise = "; or was the method made on another model than the task's?"
+    for name in trainable(task.model):
+        require(
+            name in made,
+            f"{kind}.parts leaves out {name}: it must give every parameter that the model trains{otherwise}",
+        )
+    for name, shape in made.items():
+        require(
+            name in known,
+            f"{kind}.parts gives {name}, which is no parameter of the model: leave it out{otherwise}",
+        )
+        require(
+            shape == known[name],
+            f"{kind}.parts gives {name} the shape {shape} for one client; the model's has "
+            f"{known[name]}{otherwise}",
+        )
+    num_clusters = len(method.mixture(client.private))
+    for name, tensor in state.clustered.items():
+        require(
+            tensor.shape[:1] == (num_clusters,),
+            f"{kind}.initialise gives the clustered {name} the shape {tuple(tensor.shape)}, and "
+            f"{kind}.mixture has length {num_clusters}: each cluster needs a slice, in front, and a weight",
+        )
 
 
 def stacks_of(runs: Sequence[Run]) -> list[slice]:

@@ -1,0 +1,301 @@
+"""A method of a user's own: what it may do wrong is told in a sentence, and what it may do agrees."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from floral_lite import InputError, Task, methods, train
+from floral_lite.federation import Engine
+from floral_lite.methods import Method, Part
+from floral_lite.methods.partly_private import PartlyPrivate
+from floral_lite.roles import Roles
+from tests.federations import agree, make_task, normal
+
+
+@pytest.fixture
+def task() -> Task:
+    """A chain of known layers, whose clients the fast engine gives to a method as a stack."""
+    return make_task(lambda: nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3)), normal(4))
+
+
+class Shared(methods.FedAvg):
+    name = "own"
+
+
+class Halfway(Method):
+    """A private model and a shared one, mixed by a number alpha of the client's own."""
+
+    name = "halfway"
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+
+    def initialise(self, clusters: Tensor, seed: int) -> Roles:
+        shared, num_clients = dict(self.model.named_parameters()), len(clusters)
+        own = {f"own.{name}": tensor.expand(num_clients, *tensor.shape) for name, tensor in shared.items()}
+        return Roles(shared, {}, own | {"alpha": torch.full((num_clients,), 0.5, dtype=torch.float64)})
+
+    def weight(self, alpha: Tensor, num_axes: int) -> Tensor:
+        return alpha.reshape(alpha.shape + (1,) * num_axes)
+
+    def parts(self, client: Roles, draws: Tensor | None = None) -> dict[str, Part]:
+        mixed: dict[str, Part] = {}
+        for name, shared in client.shared.items():
+            alpha = client.private["alpha"]
+            alpha = self.weight(alpha, shared.dim() - alpha.dim())
+            mixed[name] = alpha * client.private[f"own.{name}"] + (1 - alpha) * shared
+        return mixed
+
+
+class ForOneClient(Halfway):
+    def weight(self, alpha: Tensor, num_axes: int) -> Tensor:
+        return alpha
+
+
+class Nothing(Shared):
+    def initialise(self, clusters: Tensor, seed: int) -> Any:
+        return super().initialise(clusters, seed).shared
+
+
+class NoAxis(Shared):
+    def initialise(self, clusters: Tensor, seed: int) -> Roles:
+        state = super().initialise(clusters, seed)
+        return state._replace(private={"age": torch.zeros(3)})
+
+
+class NoMixture(Shared):
+    def initialise(self, clusters: Tensor, seed: int) -> Roles:
+        state = super().initialise(clusters, seed)
+        return state._replace(clustered={"more": torch.zeros(2, 3)})
+
+
+class WithoutBias(Shared):
+    def parts(self, client: Roles, draws: Tensor | None = None) -> dict[str, Part]:
+        return {name: part for name, part in client.shared.items() if "bias" not in name}
+
+
+class Listed(Shared):
+    def parts(self, client: Roles, draws: Tensor | None = None) -> Any:
+        return list(client.shared.values())
+
+
+class OneMore(Shared):
+    def parts(self, client: Roles, draws: Tensor | None = None) -> dict[str, Part]:
+        return {**client.shared, "more": client.shared["0.bias"]}
+
+
+class Transposed(Shared):
+    def parts(self, client: Roles, draws: Tensor | None = None) -> dict[str, Part]:
+        return {**client.shared, "2.weight": client.shared["2.weight"].mT}
+
+
+class OneLoss(Shared):
+    def losses(self, client: Roles, outputs: list[Tensor], sample_loss: Any, draws: Any = None) -> Tensor:
+        return sample_loss(outputs[0]).mean()  # type: ignore[no-any-return]
+
+
+class NoEnd(Shared):
+    def finish(self, client: Roles, start: Roles) -> Any:
+        client.shared["0.bias"].zero_()
+
+
+class Start(Shared):
+    """Its penalty finds no tensor to be missing: only the number tells."""
+
+    def penalty(self, client: Roles, start: Roles) -> Tensor | float:
+        return sum((tensor - client.shared[name]).square().sum() for name, tensor in start.shared.items())
+
+
+class Ended(Shared):
+    def finish(self, client: Roles, start: Roles) -> Roles:
+        return client._replace(
+            shared={name: (t + start.shared[name]) / 2 for name, t in client.shared.items()}
+        )
+
+
+@pytest.mark.parametrize("engine", ["fast", "loop"])
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        (Nothing, r"Nothing\.initialise returns a dict; it must return Roles"),
+        (NoAxis, r"the private age the shape \(3,\); it needs an axis of the 5 clients"),
+        (NoMixture, r"the clustered more the shape \(2, 3\), and NoMixture\.mixture has length 1"),
+        (WithoutBias, r"WithoutBias\.parts leaves out 0\.bias"),
+        (Listed, r"Listed\.parts returns a list; it must return a dictionary"),
+        (OneMore, r"OneMore\.parts gives more, which is no parameter"),
+        (Transposed, r"2\.weight the shape \(5, 3\) for one client; the model's has \(3, 5\)"),
+        (OneLoss, r"OneLoss\.losses returns the shape \(\) for 3 samples; .* \(3,\), .* \(1,\)"),
+        (NoEnd, r"NoEnd\.finish returns None; it must return Roles"),
+        (Start, r"Start\.penalty looks at start.*remembers_start = True"),
+        (Ended, r"Ended\.finish looks at start.*remembers_start = True"),
+    ],
+)
+def test_what_a_method_of_ones_own_does_wrong_is_told(
+    task: Task, kind: type[Method], message: str, engine: Engine
+) -> None:
+    with pytest.raises(InputError, match=message):
+        train(task, kind(task.model), engine=engine)  # type: ignore[call-arg]
+
+
+def test_a_method_without_a_name_is_told(task: Task) -> None:
+    class Nameless(Method):
+        initialise = Shared.initialise  # type: ignore[assignment]
+        parts = Shared.parts  # type: ignore[assignment]
+        model = task.model
+
+    with pytest.raises(InputError, match=r"Nameless has no name.*name = 'nameless' into the class"):
+        train(task, Nameless())
+
+
+class Mean(Shared):
+    def penalty(self, client: Roles, start: Roles) -> Tensor:
+        return client.shared["0.weight"].square().mean()
+
+
+class OneNorm(Shared):
+    """Gradients of length one: of all clients of a stack together."""
+
+    def precondition(self, client: Roles, gradients: Roles) -> Roles:
+        return gradients.map(lambda gradient: gradient / (1 + gradient.norm()))
+
+
+class Rounded(Shared):
+    def finish(self, client: Roles, start: Roles) -> Roles:
+        return client.map(lambda tensor: tensor / (1 + tensor.abs().max()))
+
+
+class Softly(methods.Ensemble):
+    """A softmax over the first axis, which in a stack is that of the clients."""
+
+    def mixture(self, private: Mapping[str, Tensor]) -> Tensor:
+        return private["router_logits"].softmax(dim=0)
+
+
+IN_A_CHAIN = {
+    ForOneClient: r"ForOneClient\.networks works for one client, and not for a stack.*a\.reshape",
+    Mean: r"Mean\.penalty gives for a stack.*something else.*is the sum of its clients'",
+    OneNorm: r"OneNorm\.precondition gives for a stack.*has other numbers.*engine='loop'",
+}
+ALWAYS = {
+    Rounded: r"Rounded\.finish gives for a stack.*has other numbers.*engine='loop'",
+    Softly: r"Softly\.mixture gives for a stack.*has other numbers",
+}
+
+
+@pytest.mark.parametrize(("kind", "message"), (IN_A_CHAIN | ALWAYS).items())
+def test_a_method_that_is_another_for_a_stack_is_told_and_the_loop_takes_it(
+    task: Task, kind: type[Method], message: str
+) -> None:
+    method = kind(task.model)  # type: ignore[call-arg]
+    with pytest.raises(InputError, match=message):
+        train(task, method)
+    train(task, method, engine="loop", rounds=1)
+
+
+@pytest.mark.parametrize("kind", IN_A_CHAIN)
+def test_what_is_asked_about_one_client_at_a_time_may_be_written_for_one(kind: type[Method]) -> None:
+    """A network that is no chain of known layers goes through torch.vmap."""
+    layers = (nn.Linear(4, 5), nn.LayerNorm(5), nn.Linear(5, 3))
+    task = make_task(lambda: nn.Sequential(*layers), normal(4))
+    method = kind(task.model)  # type: ignore[call-arg]
+    agree(*(train(task, method, engine=engine) for engine in ("fast", "loop")))
+
+
+def test_a_preconditioner_for_one_client_serves_momentum(task: Task) -> None:
+    method = OneNorm(task.model)
+    agree(*(train(task, method, engine=engine, momentum=0.5) for engine in ("fast", "loop")))
+
+
+def test_a_learned_mixture_of_a_private_and_a_shared_model_agrees(task: Task) -> None:
+    method = Halfway(task.model)
+    fast, loop = (train(task, method, engine=engine) for engine in ("fast", "loop"))
+    agree(fast, loop)
+    assert len(set(fast.state.private["alpha"].tolist())) > 1
+
+
+class Noisy(Shared):
+    """Sends what it learned with noise, which nobody can compare."""
+
+    def finish(self, client: Roles, start: Roles) -> Roles:
+        return client.map(lambda tensor: tensor + 1e-3 * torch.randn_like(tensor))
+
+
+class Controlled(Shared):
+    """SCAFFOLD: each client's control variate is private, the server's is shared."""
+
+    remembers_start = True
+    learning_rate = 0.1
+
+    def initialise(self, clusters: Tensor, seed: int) -> Roles:
+        model = super().initialise(clusters, seed).shared
+        zeros = {f"c.{name}": torch.zeros_like(tensor) for name, tensor in model.items()}
+        own = {name: tensor.expand(len(clusters), *tensor.shape) for name, tensor in zeros.items()}
+        return Roles(model | zeros, {}, own | {"steps": torch.zeros(len(clusters), dtype=torch.float64)})
+
+    def parts(self, client: Roles, draws: Tensor | None = None) -> dict[str, Part]:
+        return {name: tensor for name, tensor in client.shared.items() if not name.startswith("c.")}
+
+    def precondition(self, client: Roles, gradients: Roles) -> Roles:
+        shared = {
+            name: gradient
+            if name.startswith("c.")  # zero: the loss does not see it
+            else gradient + client.shared[f"c.{name}"] - client.private[f"c.{name}"]
+            for name, gradient in gradients.shared.items()
+        }
+        one_more = gradients.private["steps"] - 1 / self.learning_rate
+        return gradients._replace(shared=shared, private=gradients.private | {"steps": one_more})
+
+    def finish(self, client: Roles, start: Roles) -> Roles:
+        steps = client.private["steps"] - start.private["steps"]
+        shared, private = dict(client.shared), dict(client.private)
+        for name in self.parts(client):
+            way = start.shared[name] - client.shared[name]
+            rate = self.learning_rate * steps.reshape(steps.shape + (1,) * (way.dim() - steps.dim()))
+            private[f"c.{name}"] = start.private[f"c.{name}"] - start.shared[f"c.{name}"] + way / rate
+            change = private[f"c.{name}"] - start.private[f"c.{name}"]
+            shared[f"c.{name}"] = start.shared[f"c.{name}"] + change
+        return Roles(shared, {}, private)
+
+
+class InTurns(PartlyPrivate):
+    """FedRep: of a round's steps the head takes the first half, the body the second."""
+
+    name = "in-turns"
+
+    def draw(self, num_steps: int, generator: torch.Generator) -> Tensor:
+        return torch.arange(num_steps) < num_steps / 2
+
+    def parts(self, client: Roles, draws: Tensor | None = None) -> dict[str, Part]:
+        given = super().parts(client)
+        if draws is None:
+            return given
+        chosen: dict[str, Part] = {}
+        for name, part in given.items():
+            assert isinstance(part, Tensor)
+            on = draws if name in self.private else ~draws
+            on = on.reshape(on.shape + (1,) * (part.dim() - on.dim()))
+            chosen[name] = torch.where(on, part, part.detach())
+        return chosen
+
+
+def test_noise_of_a_method_s_own_is_taken(task: Task) -> None:
+    train(task, Noisy(task.model), rounds=1)
+
+
+def test_clients_may_keep_control_variates(task: Task) -> None:
+    method = Controlled(task.model)
+    fast, loop = (train(task, method, engine=engine) for engine in ("fast", "loop"))
+    agree(fast, loop)
+    # each client's own steps of each round that it was sampled in
+    steps = fast.state.private["steps"]
+    assert steps.gt(0).all()
+    assert torch.equal(steps.round(), steps.round(decimals=6))
+    assert fast.state.shared["c.0.weight"].any()
+
+
+def test_head_and_body_may_take_turns(task: Task) -> None:
+    method = InTurns(task.model, ["2.weight", "2.bias"])
+    agree(*(train(task, method, engine=engine) for engine in ("fast", "loop")))
