@@ -299,3 +299,11 @@ def test_clients_may_keep_control_variates(task: Task) -> None:
 def test_head_and_body_may_take_turns(task: Task) -> None:
     method = InTurns(task.model, ["2.weight", "2.bias"])
     agree(*(train(task, method, engine=engine) for engine in ("fast", "loop")))
+
+
+def test_private_parameters_are_named_as_the_model_names_them(task: Task) -> None:
+    assert InTurns(task.model, "2.bias").private == {"2.bias"}
+    with pytest.raises(
+        InputError, match=r"no parameter to train is called '2\.bais'; did you mean '2\.bias'"
+    ):
+        InTurns(task.model, ["2.bais"])

@@ -4,6 +4,7 @@ from collections.abc import Collection
 
 from torch import Tensor, nn
 
+from ..errors import check_names
 from ..roles import Roles
 from .base import Method, Part, some_trainable
 
@@ -13,7 +14,10 @@ class PartlyPrivate(Method):
 
     Args:
         model: its first parameters are every client's.
-        private: names of the private parameters, as in `model.named_parameters()`.
+        private: names of the private parameters, as in `model.named_parameters()`, or the one name.
+
+    Raises:
+        InputError: the model trains no parameter of such a name.
 
     Source: objective (PFL).
     """
@@ -21,7 +25,8 @@ class PartlyPrivate(Method):
     def __init__(self, model: nn.Module, private: Collection[str]) -> None:
         """Keep the model and the names."""
         self.model = model
-        self.private = set(private)
+        self.private = {private} if isinstance(private, str) else set(private)
+        check_names("parameter to train", sorted(self.private), trainable(model))
 
     def initialise(self, clusters: Tensor, seed: int) -> Roles:
         """The model as it is, and for each client a copy of what is private."""
