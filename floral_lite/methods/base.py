@@ -55,7 +55,43 @@ def squared_distance(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> 
 
 
 class Method(ABC):
-    """Everything that the federated loop knows about a method."""
+    """Everything that the federated loop knows about a method.
+
+    One of your own needs a `name`, `initialise` and `parts`; the rest has a default. What a client keeps from
+    round to round is private; `finish` may write it. A tensor that no network uses has gradient zero:
+    `precondition` may still move it, and `weight_decay` shrinks it.
+
+    The fast engine asks about many clients at once: each tensor then has an axis of clients in front. Count
+    axes from the last one, and let a client's number `a` meet a tensor of n axes as
+    `a.reshape(a.shape + (1,) * n)`. Where a method says for a stack something else than for each client, the
+    run is refused before it begins; `engine="loop"` asks about one client at a time.
+
+    The server knows averages, and the optimizers of `Settings`: it has no step of the method's own.
+
+    Example:
+        >>> class HalfBack(Method):
+        ...     name = "half-back"  # a client sends the middle of where it began and where it came to
+        ...     remembers_start = True
+        ...
+        ...     def __init__(self, model):
+        ...         self.model = model
+        ...
+        ...     def initialise(self, clusters, seed):
+        ...         return Roles(dict(self.model.named_parameters()), {}, {})
+        ...
+        ...     def parts(self, client, draws=None):
+        ...         return dict(client.shared)
+        ...
+        ...     def finish(self, client, start):
+        ...         middle = {name: (w + start.shared[name]) / 2 for name, w in client.shared.items()}
+        ...         return client._replace(shared=middle)
+        >>> from floral_lite import tasks, train
+        >>> task = tasks.load("digits-rotate", num_clients=4)
+        >>> ends = [train(task, HalfBack(task.model), engine=way, rounds=2).state for way in ("fast", "loop")]
+        >>> pairs = zip(*(end.tensors() for end in ends))
+        >>> all(torch.allclose(one, other, atol=1e-5) for one, other in pairs)
+        True
+    """
 
     name: ClassVar[str]
     # Whether the gradients of low-rank factors are preconditioned, see `precondition.py`.
