@@ -79,6 +79,11 @@ def from_clients(
         >>> task.clusters.tolist(), [len(shard) for shard in task.train], len(task.test[1])
         ([0, 1], [8, 16], 4)
     """
+    require(
+        isinstance(train, Mapping),
+        f"train is a {type(train).__name__}; it must be a dictionary, each client's pair by its name, such as "
+        "dict(enumerate(pairs))",
+    )
     names = list(train)
     for other, given in (("test", test), ("clusters", clusters)):
         if given is not None:
