@@ -84,7 +84,7 @@ def test_what_a_loss_compares_with_the_outputs_has_their_precision(kind: type) -
         ({"train": {}}, "train is empty"),
         (
             {"train": [(IMAGES, IMAGES)]},
-            "train is a list; it must be a dictionary, each client's pair by its name",
+            "train is a list; it must be a dictionary",
         ),
         (
             {"test": {"north": PAIRS["north"]}},

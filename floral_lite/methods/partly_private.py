@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from ..errors import check_names
 from ..roles import Roles
-from .base import Method, Part, some_trainable
+from .base import Method, Part, some_trainable, trainable
 
 
 class PartlyPrivate(Method):

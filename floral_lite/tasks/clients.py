@@ -81,8 +81,8 @@ def from_clients(
     """
     require(
         isinstance(train, Mapping),
-        f"train is a {type(train).__name__}; it must be a dictionary, each client's pair by its name, such as "
-        "dict(enumerate(pairs))",
+        f"train is a {type(train).__name__}; it must be a dictionary, each client's pair by its name, such "
+        "as dict(enumerate(pairs))",
     )
     names = list(train)
     for other, given in (("test", test), ("clusters", clusters)):
