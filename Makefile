@@ -10,7 +10,8 @@ BIN := .venv/bin
 export OMP_NUM_THREADS := 1
 
 # Four times as fast as pip. It does not read all by which pip finds more places, and so pip is asked where it fails.
-# Where Python may not write bytecode, it is made here: else each of the many kernels made its own, 12 s every time.
+# Where Python may not write bytecode, uv makes that of what it installs: else each of the many kernels made its own, 12 s
+# every time.
 INSTALL := VIRTUAL_ENV=.venv $(if $(PYTHONDONTWRITEBYTECODE),UV_COMPILE_BYTECODE=1) UV_FIND_LINKS="$(PIP_FIND_LINKS)" UV_INDEX="$(PIP_EXTRA_INDEX_URL)" \
 	UV_INDEX_STRATEGY=unsafe-best-match $(BIN)/uv pip install --quiet
 
@@ -112,14 +113,14 @@ lock: $(INSTALLED)
 	  grep -v '^#' examples/flower/flower.lock; } > examples/flower/flower.lock.new
 	mv examples/flower/flower.lock.new examples/flower/flower.lock
 
-# Everything that has a hash first; then torch, and what its build brings along, and bytecode of all.
+# Everything that has a hash first; then torch, and what its build brings along.
 HASHED := --require-hashes --no-deps --requirement
 $(INSTALLED): requirements.lock hashes.lock pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "Python 3.10 or newer, please: make book PYTHON=python3.12")'
 	$(PYTHON) -m venv .venv
 	sed -n '/^uv==/,/[^\\]$$/p' hashes.lock > .venv/uv.lock
 	$(BIN)/python -m pip install --quiet $(HASHED) .venv/uv.lock
-	$(subst UV_COMPILE_BYTECODE=1,,$(INSTALL)) $(HASHED) hashes.lock || $(BIN)/python -m pip install --quiet $(HASHED) hashes.lock
+	$(INSTALL) $(HASHED) hashes.lock || $(BIN)/python -m pip install --quiet $(HASHED) hashes.lock
 	$(INSTALL) --requirement requirements.lock || $(BIN)/python -m pip install --quiet --requirement requirements.lock
 	$(BIN)/python -m pip install --quiet --no-deps --editable .
 	touch $@
