@@ -231,23 +231,6 @@ def test_pools_that_mean_nothing_are_refused(changes: dict[str, Any], message: s
         Pool(**{**fields, **changes})
 
 
-@pytest.mark.parametrize(
-    ("rows", "message"),
-    [
-        ([[0, 4], [0, 3]], r"rows\[1\] goes from 0 to 3, but that client has 3 samples.*0 to 2"),
-        ([[-1, 0], [0, 0]], r"rows\[0\] goes from -1 to 0, but that client has 5 samples"),
-        ([[0, 0]], r"rows has shape \(1, 2\).*2 clients"),
-        ([0, 0], r"rows has shape \(2,\)"),
-    ],
-)
-def test_rows_of_other_clients_are_refused(rows: list[Any], message: str) -> None:
-    pool = a_pool()
-    shards: Sequence[Shard]
-    for shards in (pool, list(pool)):
-        with pytest.raises(InputError, match=message):
-            gather(shards, [0, 3], torch.tensor(rows))
-
-
 def test_a_population_makes_what_it_is_asked_for_and_keeps_nothing() -> None:
     made = []
 

@@ -186,7 +186,13 @@ def test_a_stack_is_of_one_configuration() -> None:
     task = ragged("chain")
     noisy = methods.FLoRAL(task.model, 3, rank=1, router={"noise": 1.0, "temperature": 0.5})
     runs = [Run(task, noisy, 0), Run(task, methods.FLoRAL(task.model, 3, rank=1, precondition=False), 1)]
-    with pytest.raises(InputError):
+    with pytest.raises(InputError, match="of different configurations"):
+        list(stacked_rounds(runs, task.settings))
+    # of which a configuration knows the same name
+    losses = (lambda outputs, targets, share=share: share * outputs.mean() for share in (1, 2))
+    others = [replace(task, loss=loss) for loss in losses]
+    runs = [Run(other, methods.FedAvg(other.model), seed) for seed, other in enumerate(others)]
+    with pytest.raises(InputError, match="of different configurations"):
         list(stacked_rounds(runs, task.settings))
 
 

@@ -59,13 +59,9 @@ def begin(runs: Sequence[Run], settings: Settings, device: torch.device, engine:
         )
         for run, first in zip(runs, firsts, strict=True)
     ]
-    for run, federation in zip(runs[1:], federations[1:], strict=True):
-        require(
-            (repr(run.task.model), run.task.loss, run.task.augment)
-            == (repr(runs[0].task.model), runs[0].task.loss, runs[0].task.augment),
-            "the runs have different networks, losses or augmentations: train them apart",
-        )
-        check_one_configuration(*federations[0][:2], *federation[:2])
+    check_one_configuration(
+        [(run.task, *federation[:2]) for run, federation in zip(runs, federations, strict=True)]
+    )
     return Begun(runs, federations, asked, answers)
 
 

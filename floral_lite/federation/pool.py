@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..data.images import as_float
 from ..devices import send
-from ..errors import InputError, require
+from ..errors import require
 from .shards import Changes, MadeShards, Shard
 
 # inputs (n, ...), targets (n, ...) and a cluster: the same samples as that cluster sees them
@@ -104,17 +104,12 @@ class Pool(MadeShards):
 
         Args:
             clients: k numbers in [0, K).
-            rows: which of its own samples to take from each, shape (k, B), int64, in [0, N^k);
-                that they are in range is checked where they lie on the CPU.
+            rows: which of its own samples to take from each, shape (k, B), int64, in [0, N^k).
             changes: how they are augmented before they are transformed; the transform then gets floats.
 
         Returns:
             Inputs (k, B, ...), floats, and targets (k, B, ...).
-
-        Raises:
-            InputError: a row is not one of the client's.
         """
-        check_rows(rows, [self.sizes[client] for client in clients])
         # the clients of a cluster side by side
         order = sorted(range(len(clients)), key=lambda place: self.clusters[clients[place]])
         clusters = Counter(self.clusters[clients[place]] for place in order)
@@ -174,22 +169,6 @@ class Pool(MadeShards):
         return replace(
             self, inputs=moved[self.inputs], targets=moved[self.targets], rows=self.rows.to(device)
         )
-
-
-def check_rows(rows: Tensor, sizes: Sequence[int]) -> None:
-    """Raise InputError unless each client's rows are its own; a device is not kept waiting to look."""
-    require(
-        rows.dim() == 2 and len(rows) == len(sizes) > 0,
-        f"rows has shape {tuple(rows.shape)}; it must be (clients, samples), with {len(sizes)} clients here",
-    )
-    if rows.is_cpu:
-        wrong = ((rows < 0) | (rows >= torch.tensor(sizes)[:, None])).any(dim=1)
-        if wrong.any():
-            place = int(wrong.int().argmax())
-            raise InputError(
-                f"rows[{place}] goes from {int(rows[place].min())} to {int(rows[place].max())}, but that "
-                f"client has {sizes[place]} samples: its rows must be 0 to {sizes[place] - 1}"
-            )
 
 
 def _join(parts: Sequence[Tensor]) -> Tensor:

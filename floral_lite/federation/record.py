@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 from zlib import crc32
@@ -72,19 +72,21 @@ def check_same_run(old: History, new: History) -> None:
         )
 
 
-def check_one_configuration(first: History, state: Roles, other: History, other_state: Roles) -> None:
-    """Raise InputError unless two runs of a stack differ in their seeds and data only."""
-    may_differ = {"seed", "task_seed"}
+def check_one_configuration(begun: Sequence[tuple[Task, History, Roles]]) -> None:
+    """Raise InputError unless the runs of a stack, at their first states, differ in seeds and data only."""
     configs = [
-        {key: value for key, value in history.config.items() if key not in may_differ}
-        for history in (first, other)
-    ]
-    shapes = [
-        [{name: tensor.shape for name, tensor in role.items()} for role in (roles.shared, roles.clustered)]
-        for roles in (state, other_state)
+        (
+            {**history.config, "seed": None, "task_seed": None},
+            (task.loss, task.augment),  # of which the configuration has the names
+            [
+                {name: tensor.shape for name, tensor in role.items()}
+                for role in (first.shared, first.clustered)
+            ],
+        )
+        for task, history, first in begun
     ]
     require(
-        configs[0] == configs[1] and shapes[0] == shapes[1],
+        all(config == configs[0] for config in configs),
         "the runs are of different configurations; runs that are trained together differ in their seeds and "
         "data only: train the others apart",
     )

@@ -36,9 +36,7 @@ def federated_rounds(
     settings: Settings,
     seed: int = 0,
     device: str | torch.device = "cpu",
-    resumed: Federation | None = None,
     engine: Engine = "fast",
-    max_memory: int | None = None,
 ) -> Iterator[Federation]:
     """Run a federation round by round, and hand out what there is after each.
 
@@ -48,27 +46,20 @@ def federated_rounds(
         settings: how to train.
         seed: of the adaptors, the sampled clients and the batches; the same seed gives the same numbers.
         device: "cpu", "cuda", "mps", or "auto" for the first of cuda, mps and cpu that is there.
-        resumed: an interrupted run of the same configuration; its next round is the first one here.
         engine: "fast" trains many clients at once; "loop" is Algorithm 1 as it is read, client by client.
-        max_memory: bytes that the fast engine may take for clients in training; None for what suits
-            the device.
 
     Yields:
         The history so far and the parameters after the round; they belong together whenever the caller
         stops, or is stopped.
-        A resumed run begins with what it had.
 
     Raises:
-        InputError: the device or the engine is not there, or the run to be resumed was another one.
+        InputError: the device or the engine is not there.
         DivergenceError: a client's loss is not a finite number.
 
     Source: section 'Algorithm', 'Simple FLoRAL Averaging'.
     """
-    stack = stacked_rounds(
-        [Run(task, method, seed)], settings, device, [resumed] if resumed else None, engine, max_memory
-    )
-    for federations in stack:
-        yield federations[0]
+    for (federation,) in stacked_rounds([Run(task, method, seed)], settings, device, engine=engine):
+        yield federation
 
 
 def stacked_rounds(
@@ -85,17 +76,19 @@ def stacked_rounds(
 
     Args:
         runs: one a seed; they differ in their data, first parameters and seeds only.
-        settings: see `federated_rounds`, as for the next four.
+        settings: see `federated_rounds`, as for device and engine.
         device: where to compute.
-        resumed: one interrupted run a seed, all after the same round.
+        resumed: one interrupted run a seed, all after the same round, with what is yielded first.
         engine: "fast" or "loop".
-        max_memory: bytes for clients in training.
+        max_memory: bytes that the fast engine may take for clients in training; None for what suits
+            the device.
 
     Yields:
         After every round a Federation for each run, in the same order.
 
     Raises:
-        InputError: as in `federated_rounds`, or the runs are of different configurations.
+        InputError: as in `federated_rounds`, or the runs are of different configurations, or those to be
+            resumed are others.
         DivergenceError: a client's loss is not a finite number.
     """
     require(len(runs) > 0, "runs is empty; give at least one Run(task, method, seed)")
