@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -44,6 +45,7 @@ def ratio(above: Sequence[float], below: Sequence[float]) -> float:
     return statistics.median(first / second for first, second in zip(above, below, strict=True))
 
 
+@cache  # what a script saves later is of the same code, whatever has been changed since
 def machine() -> dict[str, object]:
     """Where, on what and by which command something was measured."""
     return {
@@ -74,9 +76,18 @@ def process_bytes(name: str) -> int:
 
 
 def save(name: str, results: object, folder: Path, **more: object) -> Path:
-    """Write results, with the machine's description, to a JSON file of that name, whole or not at all."""
+    """Write results, with the machine's description, to a JSON file of that name, whole or not at all.
+
+    Where a list goes on with the one that is there, "earlier" says what its first entries were made with.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{name}.json"
-    content = {"machine": {**machine(), **more}, "results": results}
+    made, earlier = {**machine(), **more}, []
+    old = json.loads(path.read_text()) if path.exists() else {"results": None}
+    if isinstance(results, list) and old["results"] == results[: len(old["results"] or [])]:
+        earlier = old.get("earlier", [])
+        if old["machine"] != made:
+            earlier = [*earlier, {**old["machine"], "entries": len(old["results"])}]
+    content = {"machine": made, **({"earlier": earlier} if earlier else {}), "results": results}
     write_whole(path, (json.dumps(content, indent=1) + "\n").encode())
     return path

@@ -172,6 +172,16 @@ def test_ratios_are_taken_within_repeats_and_a_record_says_where_it_comes_from(
     assert all(content["machine"].values())
 
 
+def test_results_that_go_on_keep_what_the_first_ones_were_made_with(benchmark: Any, tmp_path: Path) -> None:
+    measure = benchmark("measure")
+    measure.save("name", [1], tmp_path, seeds=1)
+    for results in ([1, 2], [1, 2, 3]):  # one call, which saves after each
+        content = json.loads(measure.save("name", results, tmp_path, seeds=3).read_text())
+        assert content["machine"]["seeds"] == 3
+        assert [(made["seeds"], made["entries"]) for made in content["earlier"]] == [(1, 1)]
+    assert "earlier" not in json.loads(measure.save("name", [4, 5], tmp_path, seeds=1).read_text())
+
+
 def test_results_that_cannot_be_written_leave_those_that_are_there(
     benchmark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
