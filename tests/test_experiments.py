@@ -384,6 +384,7 @@ def test_a_diverged_seed_is_said_and_counts_for_nothing(tmp_path: Path) -> None:
 def test_shortened_results_are_said_and_not_mixed(tmp_path: Path) -> None:
     fill_with(tmp_path, {"fedavg": [50.0]}, "digits-rotate", rounds=20)
     text = experiments.markdown(experiments.collect("methods", tmp_path, ["digits-rotate"], seeds=1))
+    assert "Of seed 1, accuracy in per cent, ours." in text
     assert "digits-rotate: 20 of the task's 100 rounds" in text
     fill_with(tmp_path, {"local-adaptor": [50.0]}, "digits-rotate", rounds=30)
     with pytest.raises(
