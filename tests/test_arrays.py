@@ -198,6 +198,17 @@ GRAY = np.zeros((20, 6, 6), np.uint8)
             {"model": lambda: mlp(35, 8, 6)},
             r"model does not take inputs of shape \(1, 6, 6\)",
         ),
+        (
+            (np.zeros((120, 5), np.uint8), LABELS),
+            {"model": lambda: nn.Sequential(nn.Embedding(9, 2), nn.Flatten(), nn.Linear(10, 6))}
+            | {"transform": None, "num_clusters": 1},
+            r"inputs of shape \(5,\).*; numbers of words are .* not uint8, .*as int64; or give another model",
+        ),
+        (
+            (IMAGES, LABELS),
+            {"settings": {"rounds": 3}},
+            r"settings is \{'rounds': 3\}; .*Settings\(rounds=3\)",
+        ),
         ((IMAGES, LABELS), {"model": nn.Flatten}, "model has no parameters"),
         ((IMAGES, LABELS), {"transform": "turn"}, "transform is 'turn'; it is 'rotate', 'label-shift', "),
         ((IMAGES, LABELS), {"transform": None}, "transform is None and num_clusters is 4"),

@@ -189,7 +189,8 @@ WRONG = {
     "run digits-rotate --set learning_rate=-.1": "learning_rate is -0.1; it must be",
     "run digits-rotate --method fedprox --option proximal=-.5": "proximal is -0.5",
     "run digits-rotate --method fedper --option head=7": "head names '7', which is no layer",
-    "run digits-rotate --option budget=small": "floral does not take the options {'budget': 'small'",
+    "run digits-rotate --option budget=small": "floral does not take budget='small'",
+    "run digits-rotate --method fedprox --option proximal=abc": "it takes proximal: float = 0.1",
 }
 
 

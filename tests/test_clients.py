@@ -110,6 +110,7 @@ def test_what_a_loss_compares_with_the_outputs_has_their_precision(kind: type) -
             {"train": {"a": (np.where(IMAGES.max() == IMAGES, np.nan, IMAGES / 255), LABELS)}},
             "inputs that are NaN or infinite: fill in what is missing",
         ),
+        ({"settings": {}}, "settings is {}; it must be Settings, such as Settings(rounds=3)"),
         ({"model": nn.Linear(5, 3)}, "model does not take inputs of shape (1, 4, 4)"),
         ({"loss": functional.mse_loss, "train": {"a": (IMAGES, LABELS[:3])}}, "its targets (3,)"),
         ({"loss": functional.mse_loss}, "targets of shape (16,), and the model's outputs have shape (16, 3)"),

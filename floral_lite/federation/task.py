@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from ..errors import require
 from .checks import check_buffers, check_clients, check_finite, check_layers, check_targets
 from .clients import to_device
 from .settings import Settings
@@ -72,6 +73,10 @@ class Task:
 
     def __post_init__(self) -> None:
         """Refuse data on which training would fail later, or mean nothing."""
+        require(
+            isinstance(self.settings, Settings),
+            f"settings is {self.settings!r}; it must be Settings, such as Settings(rounds=3)",
+        )
         check_clients(self)
         check_finite(self)
         check_layers(self)

@@ -96,4 +96,8 @@ def make(name: str, model: nn.Module, /, **options: object) -> Method:
     try:
         return METHODS[name](model, **options)  # type: ignore[call-arg]
     except TypeError as error:
-        raise InputError(f"{name} does not take the options {options}: {error}") from error
+        parameters = inspect.signature(METHODS[name]).parameters
+        raise InputError(
+            f"{name} does not take {', '.join(f'{option}={value!r}' for option, value in options.items())} "
+            f"({error}); it takes {', '.join(str(parameters[option]) for option in options)}"
+        ) from error

@@ -28,6 +28,8 @@ ADVICE = (
     "images.transpose(0, 3, 1, 2), of a numpy array, if channels come last"
 )
 
+WORDS = "numbers of words are integers, but not uint8, which is read as x / 255: give them as int64"
+
 
 def from_arrays(
     images: Array,
@@ -128,7 +130,7 @@ def from_arrays(
         about="own arrays",
         num_clients=num_clients,
         num_clusters=num_clusters,
-        settings=settings or Settings(),
+        settings=Settings() if settings is None else settings,
         loss=functional.cross_entropy,
         prepare=image_task(lambda _: sets, build, view, deal),
         augment=augment,
@@ -241,7 +243,8 @@ def check_model(model: nn.Module, inputs: Tensor) -> None:
             model.eval()(as_float(inputs[:1]).clone())
     except (RuntimeError, ValueError, IndexError, TypeError) as error:
         told = (str(error).strip() or type(error).__name__).splitlines()[0]
+        advice = WORDS if "arguments for embedding" in told else ADVICE
         raise InputError(
-            f"model does not take inputs of shape {tuple(inputs.shape[1:])} ({told}); {ADVICE}; or give "
+            f"model does not take inputs of shape {tuple(inputs.shape[1:])} ({told}); {advice}; or give "
             "another model"
         ) from error

@@ -125,7 +125,7 @@ def from_clients(
         train=list(shards.values()),
         test=[tested[client] for client in names],
         clusters=torch.tensor([groups.index(known.get(client)) for client in names]),
-        settings=settings or Settings(),
+        settings=Settings() if settings is None else settings,
         details={"task_clusters": len(groups), "num_clients": len(names), "task_seed": int(seed)},
         augment=augment,
     )
