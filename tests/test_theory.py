@@ -101,12 +101,20 @@ def gradient_descent(rate: float, offset: float, steps: int) -> float:
     return float(((t**2 * path).sum() / (t**2).sum()) ** 2 / 2)
 
 
-@pytest.mark.parametrize(("rate", "offset", "holds"), [(1.0, 80.0, False), (3.0, 480.0, True)])
-def test_the_rate_decides_whether_it_is_a_bound(rate: float, offset: float, holds: bool) -> None:
+@pytest.mark.parametrize(
+    ("rate", "offset", "steps", "holds"),
+    [
+        (1.0, 80.0, 100_000, False),
+        (1.2, 192.0, 100_000, False),
+        (1.2, 192.0, 2_000_000, True),  # above 1 / mu the error falls faster than the drift's T^-2
+        (3.0, 480.0, 100_000, True),
+    ],
+)
+def test_the_rate_decides_whether_it_is_a_bound(rate: float, offset: float, steps: int, holds: bool) -> None:
     """No noise, one client, kappa = 20: the error passes the bound with alpha = 1 / mu and s = 4 kappa."""
     quiet = {"variance": 0.0, "second_moment": 1.0, "mismatch": 0.0, "decay": 0.5, "local_steps": 1}
-    terms = bound_terms(100_000, **quiet, offset=offset, smoothness=20.0, rate=rate)
-    assert (gradient_descent(rate, offset, 100_000) <= float(sum(terms.values()))) == holds
+    terms = bound_terms(steps, **quiet, offset=offset, smoothness=20.0, rate=rate)
+    assert (gradient_descent(rate, offset, steps) <= float(sum(terms.values()))) == holds
 
 
 def error_of_noise(steps: int, kept_for: int, offset: float) -> float:
