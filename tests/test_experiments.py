@@ -518,6 +518,7 @@ def test_a_figure_draws_a_panel_a_task_and_a_line_a_row(tmp_path: Path) -> None:
         assert np.asarray(learned.get_ydata()).tolist() == [2.0, 1.0]
         assert axis.get_yscale() == "log"
         assert axis.get_xlabel() == "communication round"
+        assert axis.yaxis.get_major_formatter()(0.1) == "0.1"
     assert made.axes[0].get_ylabel() == "test loss, mean over clients"
     percent = figures.draw(
         experiments.curves("methods", tmp_path, ["digits-rotate"], value="test_accuracy"), "test_accuracy"

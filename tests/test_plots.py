@@ -106,3 +106,12 @@ def test_negative_weights_are_purple_and_positive_ones_orange() -> None:
     negative, positive = colours(0.1), colours(0.9)
     assert negative[2] > negative[0]
     assert positive[0] > positive[2]
+
+
+def test_many_panels_make_no_wide_figure_in_which_words_are_small() -> None:
+    many = [
+        plots.image_grid(np.zeros((4, 10, 8, 8)), list("abcd")),
+        plots.mixtures(history(), rounds=[1, 3] * 3),
+        plots.base_plus_adaptors(np.ones((4, 5)), np.ones((6, 4, 5)), np.full(6, 1 / 6)),
+    ]
+    assert max(made.get_figwidth() for made in many) < 8

@@ -62,6 +62,10 @@ def test_a_triangle_has_its_models_optimum_and_path() -> None:
     assert optimum.get_offsets().tolist() == [[2.0, 0.0]]
     assert axis.patches[0].get_xy()[:3].tolist() == MODELS.tolist()
     assert axis.get_xlim() == axis.get_ylim() == (-2.2, 2.2)
+    # a model's name stands outside: beyond the model, as seen from the middle
+    for model, name in zip(MODELS, axis.texts, strict=True):
+        away = np.asarray(model) - np.mean(MODELS, axis=0)
+        assert np.dot(away, name.get_position()) == pytest.approx(14 * np.linalg.norm(away))
     # the lines of equal loss are circles around the optimum, 1/2 apart
     radii = [np.linalg.norm(line.get_xydata() - [2, 0], axis=1) for line in axis.lines[:-1]]
     assert [radius.mean() for radius in radii[:3]] == pytest.approx([0.5, 1.0, 1.5])

@@ -14,6 +14,14 @@ NAMES = {**VALUES, "test_accuracy": "test accuracy (%)"}  # shorter: panels are 
 DASHED = ("-learned", "-averaged")
 
 
+class PlainNumbers(LogFormatter):
+    """0.1 and not 1e-01, at the ticks that LogFormatter would name."""
+
+    def __call__(self, x: float, pos: int | None = None) -> str:
+        """A tick's words, or none."""
+        return f"{x:g}" if super().__call__(x, pos) else ""
+
+
 def family(row: str) -> str:
     """What a row is apart from its routing and its statistics."""
     for end in (*DASHED, "-optimal"):
@@ -53,8 +61,8 @@ def draw(frame: pd.DataFrame, value: str = "test_loss") -> Picture:
         if value.endswith("loss"):
             axis.set_yscale("log")
             axis.tick_params(which="minor", colors=GREY, labelsize=8)
-            axis.yaxis.set_major_formatter(LogFormatter())
-            axis.yaxis.set_minor_formatter(LogFormatter(minor_thresholds=(1, 0.5)))
+            axis.yaxis.set_major_formatter(PlainNumbers())
+            axis.yaxis.set_minor_formatter(PlainNumbers(minor_thresholds=(1, 0.5)))
     for axis in axes[:, 0]:
         axis.set_ylabel(NAMES[value])
     for axis in axes.flat[len(columns) :]:

@@ -71,7 +71,7 @@ def kernels(named: Mapping[str, npt.ArrayLike]) -> Picture:
     images = {name: mosaic(kernel) for name, kernel in named.items()}
     limit = max(float(np.nanmax(np.abs(image))) for image in images.values())
     ratios = [image.shape[1] / image.shape[0] for image in images.values()]
-    made, axes = figure(1, len(images), 3.0 * sum(ratios) + 0.7 * len(images) + 0.6, 3.6)
+    made, axes = figure(1, len(images), 2.3 * sum(ratios) + 0.7 * len(images) + 0.6, 3.0)
     for axis, (name, image) in zip(axes[0], images.items(), strict=True):
         shown = signed_image(axis, image, limit)
         axis.set_title(name, fontsize=9)
@@ -91,7 +91,7 @@ def unfoldings(kernel: npt.ArrayLike, dealt: Mapping[str, tuple[Sequence[int], S
     """
     kernel = np.asarray(kernel)
     limit = float(np.abs(kernel).max())
-    made, axes = figure(1, len(dealt), 2.6 * len(dealt) + 0.6, 3.4)
+    made, axes = figure(1, len(dealt), 2.3 * len(dealt) + 0.6, 3.4)
     for axis, (name, (rows, columns)) in zip(axes[0], dealt.items(), strict=True):
         height, width = (prod(kernel.shape[side] for side in part[1:]) for part in (rows, columns))
         matrix = kernel.transpose(*rows, *columns).reshape(kernel.shape[0] * height, -1)
@@ -118,7 +118,7 @@ def factored_kernels(named: Mapping[str, Parts]) -> Picture:
         named: the parts by the name of the kind.
     """
     titles = ("kernel of $U$", "kernel of $V$", "$L = U * V$")
-    made, axes = figure(len(named), 3, 8.6, 2.5 * len(named))
+    made, axes = figure(len(named), 3, 7.4, 2.2 * len(named))
     for row, (name, parts) in zip(axes, named.items(), strict=True):
         for axis, title, kernel in zip(row, titles, parts, strict=True):
             image = mosaic(kernel)

@@ -43,7 +43,8 @@ def image_grid(
     """
     images = np.asarray(images)
     rows, columns = images.shape[:2]
-    made, axes = figure(rows, columns, 0.8 * columns + 1.2, 0.85 * rows)
+    side = min(0.8, 6.4 / columns)  # of an image; a wider figure has smaller words on a page
+    made, axes = figure(rows, columns, side * columns + 1.2, 1.06 * side * rows)
     for (row, column), axis in np.ndenumerate(axes):
         axis.imshow(images[row, column], cmap="gray_r", vmin=0, vmax=1)
         bare(axis)
@@ -112,7 +113,7 @@ def mixtures(
         for number in rounds:
             require(number in known, f"round {number} was not evaluated; there are {sorted(known)}")
         chosen = [known[number] for number in rounds]
-    made, axes = figure(1, len(chosen), 2.3 * len(chosen) + 1.2, 3.4)
+    made, axes = figure(1, len(chosen), min(2.3 * len(chosen) + 1.2, 7.6), 3.4 - 0.15 * len(chosen))
     for axis, entry in zip(axes[0], chosen, strict=True):
         shown = draw_mixture(axis, np.asarray(entry.mixture), history.clusters)
         accuracy = float("nan") if entry.test_accuracy is None else 100 * entry.test_accuracy
@@ -157,7 +158,7 @@ def base_plus_adaptors(base: npt.ArrayLike, adaptors: npt.ArrayLike, mixture: np
         "$=$ personal",
     ]
     limit = float(np.quantile(np.abs(base), 0.99))
-    made, axes = figure(1, len(parts), 1.7 * len(parts), 1.7)
+    made, axes = figure(1, len(parts), min(1.7 * len(parts), 7.6), 1.6)
     for axis, part, name in zip(axes[0], parts, names, strict=True):
         signed_image(axis, part, limit, aspect="auto")
         axis.set_title(name, fontsize=9)

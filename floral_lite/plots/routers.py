@@ -61,9 +61,10 @@ def triangle(models: npt.ArrayLike, optimum: npt.ArrayLike, path: npt.ArrayLike)
     axis.scatter(*models.T, marker="*", s=90, color=COLOURS[0], zorder=3, label="models")
     axis.scatter(*optimum, marker="X", s=70, color=COLOURS[2], zorder=3, label="best for the client")
     for number, model in enumerate(models):
-        axis.annotate(
-            rf"$w_{number + 1}$", model, (5, 5), textcoords="offset points", color=GREY, annotation_clip=True
-        )
+        away = model - models.mean(axis=0)  # outside, where the path does not come
+        name, offset = rf"$w_{number + 1}$", 14 * away / max(np.linalg.norm(away), 1e-9)
+        look = {"textcoords": "offset points", "ha": "center", "va": "center", "color": GREY}
+        axis.annotate(name, model, offset, annotation_clip=True, **look)
     axis.set(
         xlabel="first parameter",
         ylabel="second parameter",
