@@ -1,10 +1,12 @@
-"""What the book's pages need to stand alone: local scripts, each of them once, no kernel."""
+"""What the book's pages need to stand alone: local scripts, each of them once, no kernel, numbers."""
 
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
+from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.config import Config
 
@@ -39,10 +41,17 @@ def keep_scripts_once(
     context["script_files"] = list(kept.values())
 
 
+def number_chapters(app: Sphinx, doctree: nodes.document) -> None:
+    """The text says "chapter 9": the title has its file's 9, on the page and in the contents."""
+    if number := re.match(r"\d\d(?=-)", app.env.docname):
+        next(doctree.findall(nodes.title)).insert(0, nodes.Text(f"{int(number[0])}. "))
+
+
 def setup(app: Sphinx) -> dict[str, bool]:
     """Called by Sphinx."""
     # Chapters run as children of this process; sliders and explorers then need no kernel.
     os.environ["FLORAL_LITE_STATIC_PAGE"] = "1"
     app.connect("config-inited", choose_mathjax)
+    app.connect("doctree-read", number_chapters, priority=400)  # before Sphinx collects the titles
     app.connect("html-page-context", keep_scripts_once, priority=900)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

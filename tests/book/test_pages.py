@@ -104,6 +104,30 @@ def test_no_console_error(visit: Visit) -> None:
     assert not visit.errors
 
 
+def test_a_chapter_is_found_by_its_number(visit: Visit) -> None:
+    name = Path(urlsplit(visit.page.url).path).stem
+    title = visit.page.locator("article h1").first.inner_text()
+    if name[:2].isdigit():
+        beside = visit.page.locator("nav.bd-links li.current > a").first.text_content() or ""
+        assert title.startswith(f"{int(name[:2])}. ")
+        assert beside.strip().startswith(f"{int(name[:2])}. ")
+    else:
+        assert not title[0].isdigit()
+
+
+def test_nothing_is_wider_than_its_box(visit: Visit) -> None:
+    """At 1200 px nothing printed or tabulated scrolls sideways; on a telephone no formula is cut off."""
+    wide = "e => e.filter(b => b.scrollWidth > b.clientWidth + 1 && !b.closest('.toggle-hidden'))"
+    wide += ".map(b => b.textContent.slice(0, 200))"
+    visit.page.set_viewport_size({"width": 1200, "height": 900})
+    boxes = "article :is(pre, div.cell_output, div.text_html, .pst-scrollable-table-container)"
+    assert not visit.page.locator(boxes).evaluate_all(wide)
+    visit.page.set_viewport_size({"width": 400, "height": 900})
+    formulas = visit.page.locator("article div.math").evaluate_all(wide)
+    visit.page.set_viewport_size({"width": 1280, "height": 720})
+    assert not formulas
+
+
 def test_mathematics_is_rendered(visit: Visit) -> None:
     raw = "e => e.filter(m => !m.querySelector('mjx-container svg')).map(m => m.textContent)"
     assert not visit.page.locator(".math").evaluate_all(raw)
