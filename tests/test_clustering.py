@@ -84,7 +84,7 @@ def test_clusters_are_found_below_larger_differences(num_clients: int, num_clust
     assert right(found.clusters, clusters) == 1
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("num_clients", [20, 40])
 def test_nothing_stands_out_where_nothing_is(num_clients: int, seed: int) -> None:
     gradients, _ = hidden(num_clients, num_clusters=4, apart=0, seed=seed)
@@ -228,8 +228,9 @@ def test_a_federation_asks_finds_and_then_trains(name: str, options: dict[str, A
 
 @pytest.mark.usefixtures("less_noise")
 @pytest.mark.parametrize(("name", "options"), METHODS)
-@pytest.mark.parametrize("routing", ["clustered", "closed-form"])
-@pytest.mark.parametrize("stateful", [True, False])
+@pytest.mark.parametrize(
+    ("routing", "stateful"), [("clustered", True), ("clustered", False), ("closed-form", False)]
+)
 def test_the_fast_engine_does_the_same(
     name: str, options: dict[str, Any], routing: str, stateful: bool
 ) -> None:

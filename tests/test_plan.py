@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 import torch
 from hypothesis import given
-from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
@@ -238,7 +237,6 @@ def federations(draw: st.DrawFn) -> tuple[Task, Method]:
     return task, method
 
 
-@hypothesis_settings(max_examples=100)
 @given(federations(), st.integers(0, 5), st.sampled_from([1, 20_000, 10**9]))
 def test_any_federation_comes_to_the_same_on_both_engines(
     federation: tuple[Task, Method], seed: int, max_memory: int
