@@ -65,7 +65,7 @@ def main(
     """Measure every layer and batch, and print the table."""
     place = find_device(device)
     rows = [ratios(name, batch, place, min_seconds) for name in LAYERS for batch in BATCHES]
-    print(f"{device_name(place)}, {torch.get_num_threads()} threads")
+    print(device_name(place))
     print(pd.DataFrame(rows).to_string(index=False, float_format="{:.2f}".format))
 
 

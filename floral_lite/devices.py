@@ -44,7 +44,8 @@ def device_name(device: torch.device) -> str:
     """What the device is, for the record of a run, such as "cpu (x86_64, 2 threads)"."""
     if device.type == "cuda":
         return f"{device} ({torch.cuda.get_device_name(device)})"
-    return f"{device} ({platform.machine()}, {torch.get_num_threads()} threads)"
+    threads = torch.get_num_threads()
+    return f"{device} ({platform.machine()}, {threads} thread{'s' if threads > 1 else ''})"
 
 
 def send(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
