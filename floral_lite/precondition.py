@@ -1,16 +1,18 @@
 """Preconditioning: the two factors of an adaptor learn at the rate of the weight that they stand for."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from torch import Tensor
 
-from .adaptors import Adaptor, LowRankAdaptor, factors_of
+from .adaptors import Adaptor, Convolution, LowRankAdaptor, factors_of
 from .errors import require
 from .floral import Floral
 
 EPSILON = 1e-5
+# The kinds that run as a chain of two convolutions.
+CHAINS = {*get_args(Convolution)} - {"reshaped"}
 
 
 @torch.no_grad()
@@ -26,7 +28,7 @@ def precondition(
     split between the factors. The preconditioned one moves it by P_U G + G P_V, with the
     projections on the factors' columns: the split does not matter any more. The kinds that
     run as a chain of two convolutions are scaled by the preconditioner's Frobenius norm
-    instead; vectors stay as they are.
+    instead; adaptors without U and V, vectors say, stay as they are.
 
     Args:
         adaptors: the plan.
@@ -46,7 +48,7 @@ def precondition(
     result = dict(gradients)
     for name, adaptor in adaptors.items():
         if isinstance(adaptor, LowRankAdaptor):
-            scale = by_matrix if adaptor.kind in ("linear", "embedding", "reshaped") else _by_norm
+            scale = _by_norm if adaptor.kind in CHAINS else by_matrix
             u, v = adaptor.matrices(factors_of(name, adaptor, clustered))
             for factor, matrix, other in ((f"{name}.U", u, v), (f"{name}.V", v, u)):
                 if factor in gradients:

@@ -14,9 +14,10 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional
 
-from floral_lite import Floral, InputError
-from floral_lite.adaptors import Options, personalise, plan
+from floral_lite import Floral, InputError, adaptors, methods, train
+from floral_lite.adaptors import LowRankAdaptor, Options, personalise, plan
 from floral_lite.precondition import precondition, preconditioner
+from tests.federations import agree, make_task, normal
 
 
 class Kind(NamedTuple):
@@ -392,3 +393,15 @@ def test_an_optimizer_of_its_own_for_the_router_changes_nothing() -> None:
 
     for together, apart in zip(step(False), step(True), strict=True):
         assert torch.equal(together, apart)
+
+
+def test_a_kind_of_ones_own_name_is_preconditioned_as_a_matrix(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fit(layer: nn.Module, name: str, options: Options) -> LowRankAdaptor:
+        return LowRankAdaptor("mine", tuple(layer.get_parameter(name).shape), (0,), (1,), 2)
+
+    task = make_task(lambda: nn.Sequential(nn.Linear(9, 9), nn.Tanh(), nn.Linear(9, 3)), normal(9))
+    named = train(task, methods.FLoRAL(task.model, num_clusters=2, rank=2, biases=False))
+    monkeypatch.setitem(adaptors.KINDS, nn.Linear, {"weight": fit})
+    method = methods.FLoRAL(task.model, num_clusters=2, rank=2)
+    for engine in ("fast", "loop"):
+        agree(named, train(task, method, engine=engine))
