@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .adaptors import Adaptor, LowRankAdaptor, factors_of
+from .adaptors import Adaptor, LowRankAdaptor, VectorAdaptor, factors_of
 from .errors import require
 from .objectives import check_simplex
 
@@ -51,7 +51,8 @@ def center(
         q: V gets Sigma^(1/q).
 
     Raises:
-        InputError: p and q do not fit together, or the probability is not one.
+        InputError: p and q do not fit together, the probability is not one, or an adaptor is of a form of
+            your own, whose mean nobody can take out.
 
     Source: appendix 'Centering LoRAs'.
     """
@@ -69,6 +70,11 @@ def center(
     check_simplex("probability", probability)
     result = Centered(dict(base), dict(clustered), {})
     for name, adaptor in adaptors.items():
+        require(
+            isinstance(adaptor, LowRankAdaptor | VectorAdaptor),
+            f"{name} has an adaptor of type {type(adaptor).__name__}, and only a LowRankAdaptor or a "
+            "VectorAdaptor can be centered: leave the adaptors as they are, or adapt it with one of these",
+        )
         factors = factors_of(name, adaptor, clustered)
         weights = probability.to(base[name])
         mean = adaptor.delta(factors, weights)

@@ -1,7 +1,7 @@
 """Centering: what it preserves, what it moves, and what the truncation loses."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -331,3 +331,20 @@ def test_what_is_centered_to_nothing_can_learn_again(
     assert v.grad is not None
     # every column of every V is there, or is moved by the next step
     assert ((v.detach().norm(dim=1) > 1e-6) | (v.grad.norm(dim=1) > 1e-6)).all()
+
+
+class Doubled:
+    """An adaptor of one's own, of another form."""
+
+    kind, shape, shapes, num_parameters = "doubled", (3,), {"half": (3,)}, 3
+
+    def initialise(self, num_clusters: int, generator: torch.Generator) -> dict[str, Tensor]:
+        return {"half": torch.zeros(num_clusters, 3)}
+
+    def delta(self, factors: Mapping[str, Tensor], mixture: Tensor) -> Tensor:
+        return 2 * mixture @ factors["half"]
+
+
+def test_an_adaptor_of_another_form_is_told() -> None:
+    with pytest.raises(InputError, match=r"bias has an adaptor of type Doubled, .*leave the adaptors"):
+        center({"bias": Doubled()}, {"bias": torch.ones(3)}, {"bias.half": torch.ones(2, 3)})
