@@ -1,10 +1,12 @@
 """Adaptors by hand: what they add, how they start, and the rank that a matrix can have."""
 
+from collections.abc import Mapping
+
 import pytest
 import torch
 from torch import Tensor, nn
 
-from floral_lite import Floral
+from floral_lite import Floral, InputError
 from floral_lite.adaptors import (
     Initialisation,
     LowRankAdaptor,
@@ -133,3 +135,11 @@ def test_the_equivalent_rank_of_a_matrix_is_the_rank_it_can_have(layer: nn.Modul
     factors = {name: torch.randn(1, *shape, dtype=torch.float64) for name, shape in adaptor.shapes.items()}
     matrix = adaptor.delta(factors, torch.ones(1, dtype=torch.float64))
     assert adaptor.equivalent_rank == int(torch.linalg.matrix_rank(matrix)) == min(rank, *adaptor.shape)
+
+
+def test_a_subclass_that_adds_something_else_is_told() -> None:
+    with pytest.raises(InputError, match=r"Scaled has a delta of its own.*adaptors\.Adaptor"):
+
+        class Scaled(LowRankAdaptor):
+            def delta(self, factors: Mapping[str, Tensor], mixture: Tensor) -> Tensor:
+                return 2 * super().delta(factors, mixture)

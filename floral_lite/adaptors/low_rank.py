@@ -3,10 +3,12 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from ..errors import require
 from .budget import largest_rank
 from .options import Initialisation, Options
 
@@ -18,6 +20,9 @@ class LowRankAdaptor:
     The weight's axes are dealt to the two factors: U has the axes of the rows, V those of
     the columns, and both end in the rank. A linear layer has one axis each; the kinds of
     convolution LoRA differ in which factor gets which side of the kernel.
+
+    A subclass may start its factors otherwise, but not add something else: wherever that costs less, the
+    factors run beside the weight and nobody asks `delta`.
 
     Args:
         kind: what it is called: "linear", "embedding", or the kind of convolution.
@@ -41,6 +46,15 @@ class LowRankAdaptor:
     columns: tuple[int, ...]
     rank: int
     init: Initialisation = "paper"
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Raise InputError where a subclass adds something else than U V^T."""
+        super().__init_subclass__(**kwargs)
+        require(
+            "delta" not in vars(cls),
+            f"{cls.__name__} has a delta of its own, but U and V of a LowRankAdaptor are also used without "
+            "it: write a class with the verbs of adaptors.Adaptor, which does not inherit from it",
+        )
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
