@@ -1,6 +1,7 @@
 """A method of a user's own: what it may do wrong is told in a sentence, and what it may do agrees."""
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from floral_lite import InputError, Task, methods, train
+from floral_lite.adaptors import KINDS, VectorAdaptor
 from floral_lite.methods import Method, Part
 from floral_lite.methods.partly_private import PartlyPrivate
 from floral_lite.roles import Roles
@@ -303,3 +305,25 @@ def test_private_parameters_are_named_as_the_model_names_them(task: Task) -> Non
         InputError, match=r"no parameter to train is called '2\.bais'; did you mean '2\.bias'"
     ):
         InTurns(task.model, ["2.bais"])
+
+
+class ForOne(VectorAdaptor):
+    """What it adds is written without the axis that a stack of clients has in front."""
+
+    def delta(self, factors: Mapping[str, Tensor], mixture: Tensor) -> Tensor:
+        return sum(pi * own for pi, own in zip(mixture, factors["L"], strict=True))  # type: ignore[return-value]
+
+
+def test_an_adaptor_that_is_another_for_a_stack_is_told_and_the_loop_takes_it(
+    task: Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ends = []
+    for kind in (ForOne, VectorAdaptor):
+        entry = {"bias": partial(lambda kind, layer, *_: kind("own", tuple(layer.bias.shape)), kind)}
+        monkeypatch.setitem(KINDS, nn.Linear, entry)
+        method = methods.FLoRAL(task.model, num_clusters=2, rank=1)
+        if kind is ForOne:
+            with pytest.raises(InputError, match=r"ForOne\.delta, the adaptor of 0\.bias, .*engine='loop'"):
+                train(task, method)
+        ends.append(train(task, method, engine="loop" if kind is ForOne else "fast"))
+    agree(*ends)

@@ -46,7 +46,14 @@ class Adaptor(Protocol):
         """C adaptors that add nothing yet, each tensor with a leading axis C."""
 
     def delta(self, factors: Mapping[str, Tensor], mixture: Tensor) -> Tensor:
-        """What the mixture of the C adaptors adds to the parameter, in the parameter's shape."""
+        """What the mixture of the C adaptors adds to the parameter, in the parameter's shape.
+
+        Args:
+            factors: the tensors by name, each (C, ...).
+            mixture: pi, shape (C,), on the simplex.
+
+        Further axes in front of all are clients: count axes from the last one, or write "..." in an einsum.
+        """
 
 
 # fit(layer, parameter name, options): the adaptor, or None where the options leave it out.

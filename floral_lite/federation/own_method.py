@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 from torch import Tensor
 
+from ..adaptors import Adaptor
 from ..errors import InputError, require
 from ..methods import Method
 from ..methods.base import added_up
@@ -27,7 +29,7 @@ Numbers = dict[str, Tensor]
 def check_own(method: Method, state: Roles, task: Task, settings: Settings, engine: str) -> None:
     """A method of a user's own returns what it should, and on the fast engine for a stack of clients too.
 
-    Nothing is asked of the package's own methods.
+    Nothing is asked of the package's own methods, but of adaptors of a user's own that they have.
 
     Args:
         method: asked with two clients whose numbers are drawn.
@@ -39,6 +41,8 @@ def check_own(method: Method, state: Roles, task: Task, settings: Settings, engi
     Raises:
         InputError: it does not, and would train something else than Algorithm 1.
     """
+    if engine == "fast" and chain(task.model) is not None:
+        check_adaptors(getattr(method, "plan", {}))
     if type(method).__module__.startswith("floral_lite."):
         return
     kind, generator = type(method).__name__, stream(0, "two clients")
@@ -82,13 +86,7 @@ def check_stack(method: Method, two: Roles, verb: str) -> None:
     wanted = {name: torch.stack([one[name], other[name]]) for name in one}
     if verb == "penalty":
         wanted = {name: both.sum(dim=0) for name, both in wanted.items()}
-    cause = None
-    try:
-        found, again = (numbers(verbs(method, two, slice(None))[verb]()) for _ in range(2))
-        drawn = difference(found, again)  # by itself, so that nothing can be compared
-        wrong = "" if drawn else difference(found, wanted)
-    except (RuntimeError, IndexError, ValueError) as error:
-        cause, wrong = error, str(error).partition("\n")[0]
+    wrong, cause = for_a_stack(lambda: verbs(method, two, slice(None))[verb](), wanted)
     if wrong:
         raise InputError(
             f"{type(method).__name__}.{verb} gives for a stack of two clients, whose tensors have one more "
@@ -96,6 +94,39 @@ def check_stack(method: Method, two: Roles, verb: str) -> None:
             "a client's number a meet a tensor of n axes as a.reshape(a.shape + (1,) * n), sum a penalty "
             "over the clients, or use engine='loop'"
         ) from cause
+
+
+def check_adaptors(plan: Mapping[str, Adaptor]) -> None:
+    """For a stack of clients an adaptor of a user's own adds what it adds for each of them."""
+    generator = stream(0, "adaptors of one's own")
+    for name, adaptor in plan.items():
+        if type(adaptor).__module__.startswith("floral_lite."):
+            continue
+        mixtures = torch.rand(2, 3, generator=generator).softmax(dim=-1)
+        factors = {
+            factor: torch.rand(2, 3, *shape, generator=generator) for factor, shape in adaptor.shapes.items()
+        }
+        alone = [
+            adaptor.delta({factor: tensor[client] for factor, tensor in factors.items()}, mixtures[client])
+            for client in (0, 1)
+        ]
+        wrong, cause = for_a_stack(partial(adaptor.delta, factors, mixtures), numbers(torch.stack(alone)))
+        if wrong:
+            raise InputError(
+                f"{type(adaptor).__name__}.delta, the adaptor of {name}, gives for a stack of two clients, "
+                f"whose tensors have one more axis in front, something else than for each alone ({wrong}): "
+                "count axes from the last one, begin each term of an einsum with '...', or use engine='loop'"
+            ) from cause
+
+
+def for_a_stack(ask: Callable[[], Any], wanted: Numbers) -> tuple[str, Exception | None]:
+    """What is wrong with an answer for a stack, in words, and the error if there was one; "" if nothing."""
+    try:
+        found, again = numbers(ask()), numbers(ask())
+    except (RuntimeError, IndexError, ValueError) as error:
+        return str(error).partition("\n")[0], error
+    drawn = difference(found, again)  # by itself, so that nothing can be compared
+    return "" if drawn else difference(found, wanted), None
 
 
 def verbs(method: Method, two: Roles, which: Any) -> dict[str, Callable[[], Any]]:
