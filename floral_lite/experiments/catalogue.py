@@ -1,7 +1,7 @@
 """All tables by name: the paper's, its synthetic figures, its relatives, and what its numbers depend on."""
 
 from .. import methods
-from ..errors import unknown
+from ..errors import check_names
 from .paper import ADAPTORS, CONVLORA, METHOD_COLUMNS, METHODS, OPTIMAL_1, RHO_AND_C
 from .schema import Column, Row, Table
 
@@ -149,6 +149,5 @@ def find_table(name: str) -> Table:
     Raises:
         InputError: there is none.
     """
-    if name not in TABLES:
-        raise unknown("table", name, TABLES)
+    check_names("table", [name], TABLES)
     return TABLES[name]

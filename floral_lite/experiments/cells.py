@@ -87,8 +87,8 @@ def cells(
 def chosen_rows(table: Table, names: Sequence[str] | None) -> list[Row]:
     """The rows of those names, in the table's order; all if None."""
     require(names is None or len(names) > 0, "rows is empty; name at least one, or leave it out for all")
-    wanted = [row.name for row in table.rows] if names is None else [table.row(name).name for name in names]
-    return [row for row in table.rows if row.name in wanted]
+    wanted = table.rows if names is None else [table.row(name) for name in names]
+    return [row for row in table.rows if row in wanted]
 
 
 def chosen_columns(table: Table, names: Sequence[str] | None) -> list[Column]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
-from ..errors import require, unknown
+from ..errors import check_names, require
 from .catalogue import find_table
 from .schema import Curve
 from .tables import collect
@@ -44,8 +44,7 @@ def curves(
     import pandas as pd  # here: it takes longer to load than this whole package
 
     value = find_table(name).curve if value is None else value
-    if value not in get_args(Curve):
-        raise unknown("value", value, get_args(Curve))
+    check_names("value", [value], get_args(Curve))
     filled = collect(name, folder, columns, rows, seeds)
     parts = []
     for entry in filled.entries.values():

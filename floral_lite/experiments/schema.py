@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from ..errors import unknown
+from ..errors import check_names
 
 Curve = Literal["test_loss", "test_accuracy", "train_loss", "mismatch"]
 
@@ -81,6 +81,5 @@ class Table:
     def row(self, name: str) -> Row:
         """The row of that name; InputError where there is none."""
         rows = {row.name: row for row in self.rows}
-        if name not in rows:
-            raise unknown(f"row of the table {self.name}", name, rows)
+        check_names(f"row of the table {self.name}", [name], rows)
         return rows[name]

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..errors import unknown
+from ..errors import check_names
 from ..federation import Task
 from .catalogue import TASKS
 from .recipe import make_tasks
@@ -79,6 +79,5 @@ def load_seeds(
         >>> first.train.inputs is second.train.inputs, first.details["task_seed"]
         (True, 1)
     """
-    if name not in TASKS:
-        raise unknown("task", name, TASKS)
+    check_names("task", [name], TASKS)
     return make_tasks(name, TASKS[name], seeds, data_fraction, num_clients, num_clusters, data)
