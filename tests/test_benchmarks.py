@@ -354,18 +354,6 @@ def test_gpu_has_a_share_of_the_papers_samples(benchmark: Any) -> None:
     assert sizes == {"mnist": (300, 10, 2, 4), "cifar10": (20, 125, 21, 4), "cifar100": (100, 25, 5, 10)}
 
 
-def test_precision_trains_every_seed_in_each(benchmark: Any, tmp_path: Path) -> None:
-    precision = benchmark("precision")
-    precision.main("digits-rotate", device="cpu", seeds=2, rounds=2, out=tmp_path)
-    results = json.loads((tmp_path / "precision-digits-rotate.json").read_text())["results"]
-    assert list(results) == ["float32", "bfloat16"]  # TF32 is NVIDIA's
-    for record in results.values():
-        assert len(record["accuracies"]) == 2
-        assert all(0 < accuracy < 1 for accuracy in record["accuracies"])
-        assert record["seconds"] > 0
-    assert results["float32"]["accuracies"] != results["bfloat16"]["accuracies"]
-
-
 @pytest.mark.skipif(torch.cuda.is_available(), reason="asks what happens without a GPU")
 def test_gpu_says_what_it_needs() -> None:
     done = run("gpu.py")
