@@ -24,7 +24,6 @@ from floral_lite.data import FlipAndCrop
 from floral_lite.devices import device_name
 from floral_lite.federation import federated_rounds
 from floral_lite.federation.loop import num_sampled
-from floral_lite.federation.rounds import Engine
 from floral_lite.models import cnn, mlp, vgg8
 from floral_lite.tasks import TASKS, from_arrays
 
@@ -98,14 +97,12 @@ def flops_a_round(task: Task) -> int:
     return sampled * len(task.train[0]) * sum(product.flops for product in one)
 
 
-def measure(
-    task: Task, num_clusters: int, rounds: int, device: str, engine: Engine, rate: float
-) -> dict[str, Any]:
+def measure(task: Task, num_clusters: int, rounds: int, device: str, rate: float) -> dict[str, Any]:
     """A whole run of FLoRAL at 1%: seconds, and the share of the rate that its products make up."""
 
     def run(rounds: int) -> float:
         method = methods.FLoRAL(task.model, num_clusters=num_clusters, budget=0.01)
-        history = train(task, method, device=device, engine=engine, rounds=rounds).history
+        history = train(task, method, device=device, rounds=rounds).history
         synchronise(device)
         return sum(entry.seconds for entry in history.rounds)
 
@@ -127,11 +124,11 @@ def measure(
     }
 
 
-def where_time_goes(task: Task, num_clusters: int, device: str, engine: Engine) -> tuple[dict[str, Any], str]:
+def where_time_goes(task: Task, num_clusters: int, device: str) -> tuple[dict[str, Any], str]:
     """Seconds and calls of the second round, on device and host; and the profiler's table."""
     method = methods.FLoRAL(task.model, num_clusters=num_clusters, budget=0.01)
     settings = task.settings.with_changes(rounds=2, evaluate_every=0)
-    run = federated_rounds(task, method, settings, device=device, engine=engine)
+    run = federated_rounds(task, method, settings, device=device)
     next(run)
     activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if device != "cpu" else [])
     synchronise(device)
@@ -162,7 +159,6 @@ def main(
     rounds: Annotated[int, typer.Option(help="of the MNIST-shaped run", min=1)] = 500,
     cifar_rounds: Annotated[int, typer.Option(help="of the others, at most", min=1)] = 20,
     share: Annotated[float, typer.Option(help="of every client's samples", min=0, max=1)] = 1.0,
-    engine: Annotated[str, typer.Option(help="fast or loop")] = "fast",
     out: Annotated[Path, typer.Option(help="where gpu.json goes")] = RESULTS,
 ) -> None:
     """Measure, print and save."""
@@ -174,8 +170,8 @@ def main(
     results: dict[str, object] = {"flops_a_second_of_products": rate}
     for name, (task, num_clusters) in tasks(share).items():
         num_rounds = rounds if name == "mnist" else min(rounds, cifar_rounds)
-        result = measure(task, num_clusters, num_rounds, device, engine, rate)
-        parts, table = where_time_goes(task, num_clusters, device, engine)
+        result = measure(task, num_clusters, num_rounds, device, rate)
+        parts, table = where_time_goes(task, num_clusters, device)
         results[name] = {**result, "profile": parts, "table": table.splitlines()}
         print(
             f"\n{name}: {num_rounds} rounds in {result['seconds']:.1f} s, of which training "
@@ -183,7 +179,7 @@ def main(
         )
         print(", ".join(f"{key.replace('_', ' ')} {value:.4g}" for key, value in parts.items()))
         print(table)
-    print(save("gpu", results, out, device=device_name(torch.device(device)), engine=engine))
+    print(save("gpu", results, out, device=device_name(torch.device(device))))
 
 
 if __name__ == "__main__":

@@ -23,7 +23,6 @@ from measure import RESULTS, process_bytes, save, seconds
 
 from floral_lite import methods
 from floral_lite.federation import federated_rounds
-from floral_lite.federation.rounds import Engine
 
 # What changes, and through which values; the rest is as in USUAL.
 USUAL: dict[str, int | None] = {"clients": 30, "clusters": 4, "rank": None, "batch": 32, "hidden": 200}
@@ -50,7 +49,6 @@ def measure(
     batch: int,
     hidden: int,
     *,
-    engine: Engine = "fast",
     repeats: int = 5,
     num_clients: int = 300,
     num_samples: int = 200,
@@ -63,7 +61,6 @@ def measure(
         rank: of the adaptors; None for a budget of 1%.
         batch: samples a local step.
         hidden: width of the two-layer net.
-        engine: "fast" or "loop".
         repeats: rounds that are timed.
         num_clients: K.
         num_samples: of each client.
@@ -78,20 +75,18 @@ def measure(
     size = {"budget": 0.01} if rank is None else {"rank": rank}
     method = methods.make("floral", task.model, num_clusters=clusters, **size)
     settings = task.settings.with_changes(rounds=repeats + 1, evaluate_every=0)
-    rounds = federated_rounds(task, method, settings, engine=engine)
+    rounds = federated_rounds(task, method, settings)
     before = peak_bytes()
     next(rounds)
     times = [seconds(lambda: next(rounds)) for _ in range(repeats)]
     return {"seconds": times, "median": statistics.median(times), "bytes": peak_bytes() - before}
 
 
-def in_a_process(case: dict[str, Any], engine: str, repeats: int, threads: int) -> dict[str, Any]:
+def in_a_process(case: dict[str, Any], repeats: int, threads: int) -> dict[str, Any]:
     """`measure` in a fresh process."""
-    options = json.dumps({**case, "engine": engine, "repeats": repeats})
+    options = json.dumps({**case, "repeats": repeats})
     command = [sys.executable, __file__, "--threads", str(threads), "--case", options]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise RuntimeError(f"{case} failed:\n{done.stderr}")
+    done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
     result: dict[str, Any] = json.loads(done.stdout)
     return result
 
@@ -113,7 +108,6 @@ def line(values: list[float], times: list[float]) -> dict[str, float]:
 def main(
     threads: Annotated[int, typer.Option(help="torch's threads", min=1)] = 2,
     repeats: Annotated[int, typer.Option(help="rounds that are timed", min=1)] = 5,
-    engine: Annotated[str, typer.Option(help="fast or loop")] = "fast",
     out: Annotated[Path, typer.Option(help="where growth.json goes")] = RESULTS,
     case: Annotated[str | None, typer.Option(help="one case as JSON, measured in this process")] = None,
 ) -> None:
@@ -126,13 +120,13 @@ def main(
     for what, values in SWEEPS.items():
         records = []
         for value in values:
-            record = in_a_process({**USUAL, what: value}, engine, repeats, threads)
+            record = in_a_process({**USUAL, what: value}, repeats, threads)
             records.append({what: value, **record})
             print(f"{what:8} {value:4} {1000 * record['median']:9.1f} ms {record['bytes'] / 2**20:9.1f} MiB")
         fitted = line([float(value) for value in values], [record["median"] for record in records])
         print(f"{what:8} {1000 * fitted['slope']:9.3f} ms each, {100 * fitted['explained']:.1f}% explained\n")
         results[what] = {"cases": records, "line": fitted}
-    print(save("growth", results, out, engine=engine))
+    print(save("growth", results, out))
 
 
 if __name__ == "__main__":
