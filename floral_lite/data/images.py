@@ -107,7 +107,7 @@ def cifar100(folder: Path | str | None = None, download: bool = True) -> Images:
     return _cifar("CIFAR100", "cifar-100-python", folder, download)
 
 
-def data_folder(folder: Path | str | None = None) -> Path:
+def data_folder(folder: Path | str | None) -> Path:
     """Where image sets are: the folder given, else the one that FLORAL_LITE_DATA names, else `data`."""
     return Path(folder or os.environ.get(DATA_VARIABLE, "data"))
 

@@ -1,7 +1,5 @@
 """Test scores as they come over Flower: loss and accuracy of each client, and nothing of its router."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import numpy as np

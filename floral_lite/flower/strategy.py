@@ -1,7 +1,5 @@
 """The server's half over Flower: a strategy that knows the three roles, and nothing of a method."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Iterable

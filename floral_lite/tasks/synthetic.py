@@ -23,8 +23,6 @@ class Synthetic:
         samples_per_parameter: a client's samples for each parameter of the model, 80% of them to train
             on: too few to fit the model alone, enough together.
         normalised: see `data.Truth`.
-        rank: r of the clusters' differences.
-        scale: alpha.
 
     Source: sections 'Synthetic Linear', 'Synthetic MLP' and 'Normalization Layers', 'Experiment'.
     """
@@ -33,13 +31,11 @@ class Synthetic:
     build: Callable[[], nn.Module]
     samples_per_parameter: float
     normalised: bool = False
-    rank: int = 1
-    scale: float = 2.0
 
     def truth(self, num_clusters: int, seed: int) -> Truth:
         """What makes the targets."""
-        generator = stream(seed, "maps")
-        return draw_truth(self.sizes, num_clusters, self.rank, self.scale, generator, self.normalised)
+        # the clusters' differences have r = 1 and alpha = 2
+        return draw_truth(self.sizes, num_clusters, 1, 2.0, stream(seed, "maps"), self.normalised)
 
     def make(
         self, clusters: Tensor, num_clusters: int, seed: int
