@@ -7,11 +7,11 @@ import pytest
 import torch
 from hypothesis import settings as hypothesis_settings
 from torch import nn
-from torch.nn import functional
 
-from floral_lite import Settings, Shard, Task
+from floral_lite import Task
 from floral_lite.federation import Engine
-from floral_lite.models import seeded
+
+from .federations import make_task, normal
 
 hypothesis_settings.register_profile("same-every-time", deadline=None, derandomize=True, max_examples=40)
 hypothesis_settings.load_profile("same-every-time")
@@ -36,26 +36,10 @@ def engine(request: pytest.FixtureRequest) -> Engine:
 @pytest.fixture
 def ragged_task() -> Task:
     """Five clients with 7, 3, 10, 5 and 4 samples in three clusters; a two-layer classifier."""
-    generator = torch.Generator().manual_seed(3)
-
-    def shard(num_samples: int) -> Shard:
-        inputs = torch.randn(num_samples, 4, generator=generator, dtype=torch.float64)
-        return Shard(inputs, torch.randint(3, (num_samples,), generator=generator))
-
-    return Task(
-        name="ragged",
-        model=seeded(lambda: nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3)), 0).double(),
-        loss=functional.cross_entropy,
-        train=[shard(num_samples) for num_samples in (7, 3, 10, 5, 4)],
-        test=[shard(num_samples) for num_samples in (2, 1, 3, 2, 4)],
-        clusters=torch.tensor([0, 1, 0, 2, 1]),
-        settings=Settings(
-            rounds=3,
-            participation=0.6,
-            batch_size=4,
-            learning_rate=0.3,
-            router_learning_rate=2.0,
-            evaluate_every=1,
-        ),
-        details={},
+    return make_task(
+        lambda: nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3)),
+        normal(4),
+        sizes=(7, 3, 10, 5, 4),
+        participation=0.6,
+        learning_rate=0.3,
     )

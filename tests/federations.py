@@ -11,7 +11,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from floral_lite import Federation, Settings, Shard, Task
+from floral_lite.federation import engine
 from floral_lite.federation.batch import Batch
+from floral_lite.federation.plan import Job
 from floral_lite.federation.recording import Recorded, Step
 from floral_lite.federation.runs import Run, initial_state
 from floral_lite.federation.shards import Augment
@@ -133,3 +135,16 @@ def replayed(step: Step, client: Roles, velocity: Roles, batch: Batch, start: Ro
     fixed = batch._replace(**given)
     losses = torch.empty(len(batch.inputs), dtype=client.tensors()[0].dtype)
     return Recorded(fixed, lambda: losses.copy_(step(client, velocity, fixed, start)), losses)
+
+
+def watch_stacks(monkeypatch: pytest.MonkeyPatch, told: Callable[[Job], int]) -> list[list[int]]:
+    """Of each stack that the engine trains from now on, a number of each of its clients' jobs."""
+    stacks: list[list[int]] = []
+
+    def together(members: Any, jobs: Sequence[Job], *rest: Any) -> Any:
+        stacks.append([told(job) for job in jobs])
+        return original(members, jobs, *rest)
+
+    original = engine.train_together
+    monkeypatch.setattr(engine, "train_together", together)
+    return stacks

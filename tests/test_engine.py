@@ -23,7 +23,18 @@ from floral_lite.methods import ROUTER, Method, Part
 from floral_lite.models import Normalise
 from floral_lite.roles import Roles
 
-from .federations import Draw, agree, first_state, make_task, normal, numbers, replayed, standing, words
+from .federations import (
+    Draw,
+    agree,
+    first_state,
+    make_task,
+    normal,
+    numbers,
+    replayed,
+    standing,
+    watch_stacks,
+    words,
+)
 
 
 class Attention(nn.Module):
@@ -365,28 +376,15 @@ def test_any_other_loss_is_trained_in_stacks_of_clients_of_one_size(
     if loss == "weighted":
         loss, outputs = nn.CrossEntropyLoss(torch.tensor([0.2, 0.3, 0.5]).double()), None
     task = task_of(name, loss=loss, outputs=outputs)
-    stacks = watch_stacks(monkeypatch)
+    stacks = watch_stacks(monkeypatch, lambda job: job.num_samples)
     compare(task, floral(task))
     assert all(len(set(sizes)) == 1 for sizes in stacks)
     assert max(map(len, stacks)) > 1
 
 
-def watch_stacks(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
-    """The sizes of the clients in each stack that the engine trains."""
-    stacks: list[list[int]] = []
-
-    def together(members: Any, jobs: Any, *rest: Any) -> Any:
-        stacks.append([job.num_samples for job in jobs])
-        return original(members, jobs, *rest)
-
-    original = engine.train_together
-    monkeypatch.setattr(engine, "train_together", together)
-    return stacks
-
-
 @pytest.mark.parametrize("name", ["mlp", "cnn", "attention"])
 def test_clients_of_all_sizes_are_trained_in_one_stack(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    stacks = watch_stacks(monkeypatch)
+    stacks = watch_stacks(monkeypatch, lambda job: job.num_samples)
     task = task_of(name, participation=1.0)
     train(task, floral(task))
     assert stacks == [[10, 7, 7, 3, 3]] * 3
@@ -448,7 +446,7 @@ def test_a_client_with_a_fixed_route_trains_its_only_cluster(
 def test_convolutions_client_by_client(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """As a CPU trains them."""
     monkeypatch.undo()
-    stacks = watch_stacks(monkeypatch)
+    stacks = watch_stacks(monkeypatch, lambda job: job.num_samples)
     task = task_of(name, participation=0.6)
     compare(task, floral(task))
     assert {len(sizes) for sizes in stacks} == {1}

@@ -157,6 +157,20 @@ def test_the_step_of_the_product_does_not_depend_on_how_it_is_split(name: str, s
     assert float((plain - other).norm()) > 0.01 * float(plain.norm())
 
 
+def descend(
+    model: nn.Module, optimizer: torch.optim.Optimizer, inputs: Tensor, targets: Tensor, steps: int
+) -> list[float]:
+    """The mean squared errors on the way."""
+    losses = []
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss = functional.mse_loss(model(inputs), targets)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
 def least_squares(preconditioned: bool, *scales: tuple[float, float]) -> tuple[list[float], Tensor]:
     """Train one adaptor (a U, b V) for each scale: the losses, and how each U V^T moved."""
     torch.manual_seed(0)
@@ -172,13 +186,7 @@ def least_squares(preconditioned: bool, *scales: tuple[float, float]) -> tuple[l
     optimizer = torch.optim.SGD([u, v], lr=0.2)
     if preconditioned:
         optimizer.register_step_pre_hook(preconditioner(model, epsilon=1e-12))
-    losses = []
-    for _ in range(25):
-        optimizer.zero_grad()
-        loss = functional.mse_loss(model(inputs), targets)
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
+    losses = descend(model, optimizer, inputs, targets, 25)
     return losses, (u @ v.mT).detach() - before
 
 
@@ -221,13 +229,7 @@ def test_training_from_a_factor_of_zero_is_stable(name: str, init: Any) -> None:
     targets = layer(inputs).detach() + torch.randn(2).sum() + torch.randn_like(layer(inputs))
     optimizer = torch.optim.SGD(model.clustered().values(), lr=0.1)
     optimizer.register_step_pre_hook(preconditioner(model))
-    losses = []
-    for _ in range(15):
-        optimizer.zero_grad()
-        loss = functional.mse_loss(model(inputs), targets)
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
+    losses = descend(model, optimizer, inputs, targets, 15)
     assert all(later < earlier for earlier, later in itertools.pairwise(losses))
 
 

@@ -12,13 +12,13 @@ from torch import Tensor, nn
 
 from floral_lite import Federation, InputError, Task, methods, tasks, train
 from floral_lite.data import as_float
-from floral_lite.federation import Pool, Run, engine, rounds, stacked_rounds, train_runs
+from floral_lite.federation import Pool, Run, rounds, stacked_rounds, train_runs
 from floral_lite.federation.memory import Memory
 from floral_lite.federation.recording import Steps
 from floral_lite.methods import Method
 from floral_lite.models import seeded
 
-from .federations import agree, first_state, identical, make_task, normal, replayed, words
+from .federations import agree, first_state, identical, make_task, normal, replayed, watch_stacks, words
 
 SEEDS = (3, 1, 2)
 
@@ -75,23 +75,10 @@ def test_stacked_seeds_are_the_seeds_alone(name: str, method: str, engine: Any) 
 
 def test_seeds_of_one_size_share_a_stack(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else the test above would compare nothing with nothing."""
-    stacks = watch(monkeypatch)
+    stacks = watch_stacks(monkeypatch, lambda job: job.member)
     runs = runs_of("synthetic-linear", "floral", num_clients=4)
     train_runs(runs, runs[0].task.settings.with_changes(rounds=1, participation=0.5))
     assert stacks == [[0, 0, 1, 1, 2, 2]]
-
-
-def watch(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
-    """Of each stack that the engine trains, the runs that its clients belong to."""
-    stacks: list[list[int]] = []
-
-    def together(members: Any, jobs: Any, *rest: Any) -> Any:
-        stacks.append([job.member for job in jobs])
-        return original(members, jobs, *rest)
-
-    original = engine.train_together
-    monkeypatch.setattr(engine, "train_together", together)
-    return stacks
 
 
 def ragged(name: str, **settings: Any) -> Task:
@@ -222,7 +209,7 @@ def test_chunks_of_any_size_make_the_same_round(
     a_client = 10**12 // Memory(10**12, torch.device("cpu")).clients_at_once(
         task, runs[0].method, first_state(task, runs[0].method), settings
     )
-    stacks = watch(monkeypatch)
+    stacks = watch_stacks(monkeypatch, lambda job: job.member)
     whole = train_runs(runs, settings, max_memory=10**9)
     for max_memory, largest in ((1, 1), (int(3.5 * a_client), 3)):
         stacks.clear()

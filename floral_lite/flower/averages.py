@@ -13,7 +13,7 @@ from .messages import Trained, by_path
 MEDIAN = 0.5 - 1e-6
 
 
-def average(before: Roles, replies: Sequence[Trained], as_updates: bool = False) -> Roles:
+def average(before: Roles, replies: Sequence[Trained], as_updates: bool) -> Roles:
     """The average that the engines make: shared with N^k, slice c of the clustered with pi_c^k N^k.
 
     Args:
@@ -28,11 +28,11 @@ def average(before: Roles, replies: Sequence[Trained], as_updates: bool = False)
     return aggregate(before, range(len(replies)), trained, num_samples, mixture, as_updates)
 
 
-def average_of_sums(before: Roles, replies: Sequence[Trained], as_updates: bool = False) -> Roles:
+def average_of_sums(before: Roles, replies: Sequence[Trained], as_updates: bool) -> Roles:
     """The same average of replies in the pre-weighted form; it needs nothing of them but their sums.
 
-    Args: as for `average`. But sums do not tell what single clients have changed: with `as_updates` a number
-        that differs by no more than the rounding of N^k u^k counts as unchanged.
+    The arguments are those of `average`. But sums do not tell what single clients have changed: with
+    `as_updates` a number that differs by no more than the rounding of N^k u^k counts as unchanged.
     """
     sums = before.with_tensors(
         torch.stack(tensors).sum(dim=0)
