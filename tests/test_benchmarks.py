@@ -6,8 +6,6 @@ import errno
 import importlib
 import json
 import os
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -40,14 +38,6 @@ def benchmark(monkeypatch: pytest.MonkeyPatch) -> Any:
         return importlib.import_module(name)
 
     return load
-
-
-def test_the_package_loads_nothing_that_only_tables_figures_and_the_command_line_need() -> None:
-    code = "import sys, floral_lite; print(*sys.modules)"
-    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    heavy = {"pandas", "matplotlib", "seaborn", "ipywidgets", "typer", "sklearn", "torchvision"}
-    # the compiler takes as long to load as torch itself
-    assert not (heavy | {"torch._dynamo", "sympy"}) & set(loaded.stdout.split())
 
 
 def batches_of(task: Task, method: methods.Method, sampled: list[int], number: int) -> list[list[Tensor]]:

@@ -21,11 +21,6 @@ from floral_lite.methods.routed import Routing
 COMMAND = [sys.executable, "-c", "from floral_lite.cli import main; main()"]
 
 
-def run(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """The command in a process of its own, as from a shell."""
-    return subprocess.run([*COMMAND, *arguments], cwd=folder, capture_output=True, text=True, check=False)
-
-
 def call(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
     """The command in this process; its exit code."""
     monkeypatch.setattr(sys, "argv", ["floral-lite", *arguments])
@@ -35,21 +30,10 @@ def call(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
 
 
 def test_a_run_keeps_its_history_and_a_figure_and_prints_a_summary(tmp_path: Path) -> None:
-    done = run(
-        *["run", "digits-rotate", "--method", "floral", "--budget", "0.1", "--num-clusters", "4"],
-        *[
-            "--rounds",
-            "2",
-            "--seed",
-            "3",
-            "--data-fraction",
-            "0.5",
-            "--device",
-            "auto",
-            "--out",
-            "runs/first",
-        ],
-        folder=tmp_path,
+    command = ["run", "digits-rotate", "--method", "floral", "--budget", "0.1", "--num-clusters", "4"]
+    command += ["--rounds", "2", "--seed", "3", "--data-fraction", "0.5", "--device", "auto"]
+    done = subprocess.run(
+        [*COMMAND, *command, "--out", "runs/first"], cwd=tmp_path, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
     history = History.load(tmp_path / "runs/first/history.json")
@@ -61,14 +45,8 @@ def test_a_run_keeps_its_history_and_a_figure_and_prints_a_summary(tmp_path: Pat
         "data_fraction": 0.5,
     }
     assert (tmp_path / "runs/first/figure.png").read_bytes().startswith(b"\x89PNG")
-    for row in (
-        "accuracy (%)",
-        "of cluster 3",
-        "mismatch",
-        "parameters added",
-        "bytes a client sends",
-        "seconds",
-    ):
+    rows = ("accuracy (%)", "of cluster 3", "mismatch", "parameters added", "bytes a client sends", "seconds")
+    for row in rows:
         assert row in done.stdout
     assert "loss=" in done.stderr
     assert "accuracy=" in done.stderr
@@ -255,15 +233,8 @@ def test_divergence_is_told_and_the_rounds_before_it_are_kept(
     assert History.load(tmp_path / "run/history.json").rounds
 
 
-# Ctrl-C, and what a batch system sends when the time is up
-@pytest.fixture(params=[signal.SIGINT, signal.SIGTERM])
-def stop(request: pytest.FixtureRequest) -> signal.Signals:
-    chosen: signal.Signals = request.param
-    return chosen
-
-
-def test_a_stopped_run_keeps_what_was_done_and_says_how_to_go_on(
-    stop: signal.Signals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_run_stopped_by_ctrl_c_keeps_what_was_done_and_says_how_to_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     command = ["run", "digits-rotate", "--out", "kept", "--device", "cpu", "--data-fraction", "0.2"]
     process = subprocess.Popen(
@@ -278,7 +249,7 @@ def test_a_stopped_run_keeps_what_was_done_and_says_how_to_go_on(
         part = process.stderr.read(64)
         assert part, f"the run ended before its first round: {seen.decode()}"
         seen += part
-    process.send_signal(stop)
+    process.send_signal(signal.SIGINT)
     out, _ = process.communicate(timeout=60)
     assert process.returncode == 0
     path = Path("kept/history.json")
@@ -409,8 +380,8 @@ def test_a_wrong_table_or_figure_is_told_in_a_line(
     assert not list(tmp_path.iterdir())
 
 
-def test_a_stopped_table_prints_what_there_is_and_goes_on(
-    stop: signal.Signals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_a_table_stopped_by_a_batch_system_prints_what_there_is_and_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command = [*TABLE[:-1], "fedavg", "--seeds", "2", "--rounds", "100000", "--device", "cpu"]
     process = subprocess.Popen(
@@ -422,7 +393,7 @@ def test_a_stopped_table_prints_what_there_is_and_goes_on(
         part = os.read(process.stderr.fileno(), 64)
         assert part, f"the run ended before its first round: {seen.decode()}"
         seen += part
-    process.send_signal(stop)
+    process.send_signal(signal.SIGTERM)  # when the time is up
     out, _ = process.communicate(timeout=60)
     assert process.returncode == 0
     assert "the same command goes on from here" in out.decode()
