@@ -23,6 +23,7 @@ from floral_lite import Run, Shard, Task, methods, tasks, train_runs
 from floral_lite.clustering import find_clusters
 from floral_lite.federation.asking import first_gradients
 from floral_lite.methods.routed import Routing
+from floral_lite.report import recovered
 
 RULES: tuple[Routing, ...] = ("learned", "clustered")
 DIGITS = ("digits-label-shift", "digits-rotate")
@@ -74,14 +75,13 @@ def ended(runs: Sequence[Run], rounds: int) -> list[dict[str, Any]]:
     entries = []
     for run, federation in zip(runs, train_runs(runs, settings), strict=True):
         last = federation.history.rounds[-1]
-        chosen = torch.tensor(last.mixture).argmax(dim=1)
         found = find_clusters(first_gradients(run.task)[0], len(last.mixture[0]), run.seed)
         assert found is not None
         entries.append(
             {
                 "seed": run.seed,
                 "score": last.test_accuracy if run.task.is_classification else last.test_loss,
-                "rand": float(adjusted_rand_score(run.task.clusters, chosen)),
+                "rand": recovered(last.mixture, run.task.clusters.tolist()),
                 "effect": found.effect,
                 "rand of the first": float(adjusted_rand_score(run.task.clusters, found.clusters)),
             }

@@ -15,12 +15,12 @@ from typing import Annotated
 import torch
 import typer
 from measure import RESULTS, save
-from sklearn.metrics import adjusted_rand_score
 from torch import Tensor, nn
 
 from floral_lite import Run, Task, methods, tasks, train_runs
 from floral_lite.data import Truth, draw_truth
 from floral_lite.federation import Federation, Shard
+from floral_lite.report import recovered
 from floral_lite.seeds import stream
 
 SIZES, RANK = (10, 3), 1
@@ -69,8 +69,8 @@ def found(run: Run, federation: Federation, truth: Truth) -> dict[str, float]:
         "centered base": distance(models.mean(dim=0), truth.maps().mean(dim=0)),
     }
     if isinstance(run.method, methods.FLoRAL):
-        favourites = run.method.mixtures(state.private, num_clients).argmax(dim=1)
-        numbers["Rand index"] = float(adjusted_rand_score(clusters, favourites))
+        mixtures = run.method.mixtures(state.private, num_clients)
+        numbers["Rand index"] = recovered(mixtures.tolist(), clusters.tolist())
     return numbers
 
 
