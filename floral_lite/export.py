@@ -68,7 +68,8 @@ def export_peft(model: Floral, folder: str | Path, mixture: Tensor | Sequence[fl
             tensors[f"{prefix}.lora_B.weight"] = u.flatten(1).mT.reshape(adaptor.shape[0], len(u), *sides)
 
     # PEFT has lora_bias for all layers or for none
-    if any(name.endswith(".lora_B.bias") for name in tensors):
+    has_biases = any(name.endswith(".lora_B.bias") for name in tensors)
+    if has_biases:
         for layer in ranks:
             weight = tensors[f"base_model.model.{layer}.lora_B.weight"]
             tensors.setdefault(f"base_model.model.{layer}.lora_B.bias", weight.new_zeros(len(weight)))
@@ -83,7 +84,7 @@ def export_peft(model: Floral, folder: str | Path, mixture: Tensor | Sequence[fl
         "target_modules": "|".join(re.escape(layer) for layer in ranks),
         "lora_dropout": 0.0,
         "bias": "none",
-        "lora_bias": any(name.endswith("lora_B.bias") for name in tensors),
+        "lora_bias": has_biases,
         "inference_mode": True,
     }
     folder = Path(folder)

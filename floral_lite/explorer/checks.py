@@ -27,7 +27,7 @@ def measured(explorer: "Explorer") -> list[str]:
     return [explorer.y, *(explorer.band or ())]
 
 
-def chosen(explorer: "Explorer") -> list[str]:
+def grouping(explorer: "Explorer") -> list[str]:
     """The columns that say which line of which figure a point is on."""
     return [*explorer.sliders, *([] if explorer.colour is None else [explorer.colour])]
 
@@ -40,7 +40,7 @@ def check_columns(explorer: "Explorer") -> None:
         f"sliders is {sliders!r}; it must be a list of columns, such as ['rank']",
     )
     require(len(frame) > 0, "the frame has no rows; give it one for each point")
-    columns = [explorer.x, *measured(explorer), *chosen(explorer)]
+    columns = [explorer.x, *measured(explorer), *grouping(explorer)]
     for column in columns:
         hint = "; it is in the index: give frame.reset_index()" if column in frame.index.names else ""
         require(
@@ -75,7 +75,7 @@ def check_numbers(explorer: "Explorer") -> None:
         bool(np.isfinite(numbers(frame[explorer.x])).all()),
         f"column {explorer.x!r} has rows that are not finite; drop them",
     )
-    for column in chosen(explorer):
+    for column in grouping(explorer):
         require(
             not frame[column].isna().any(), f"column {column!r} has empty rows; drop them or fill them in"
         )
@@ -111,7 +111,7 @@ def check_grid(explorer: "Explorer") -> None:
 def check_one_row_a_point(explorer: "Explorer") -> None:
     """No forgotten column, such as a seed, tells apart rows that a line would join."""
     frame = explorer.frame
-    point = [explorer.x, *chosen(explorer)]
+    point = [explorer.x, *grouping(explorer)]
     repeated = frame[frame.duplicated(point, keep=False)]
     counts = repeated.drop(columns=[*point, *measured(explorer)]).nunique()
     counts = counts[counts > 1].sort_values(kind="stable")
