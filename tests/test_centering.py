@@ -266,6 +266,8 @@ def test_lower_precisions_keep_the_function_to_their_own_rounding(name: str, pre
     model = model.to(precision)
     points = mixtures()
     before = [model.personal_parameters(mixture.to(precision)) for mixture in points]
+    centered = center(model.plan, dict(model.base.named_parameters()), model.clustered(), SKEWED)
+    assert {tensor.dtype for tensor in (centered.base | centered.clustered).values()} == {precision}
     lost = model.center(SKEWED)
     assert max(lost.values()) < 1e-5
     assert {parameter.dtype for parameter in model.parameters()} == {precision}
@@ -282,6 +284,7 @@ def test_lower_precisions_keep_the_function_to_their_own_rounding(name: str, pre
         ({"p": 2.0, "q": 3.0}, r"p is 2\.0 and q is 3\.0; 1/p \+ 1/q must be 1"),
         ({"p": 0.5, "q": -1.0}, r"p is 0\.5 and q is -1\.0"),
         ({"p": math.inf}, "p is inf"),
+        ({"p": 0, "q": 1.0}, "p is 0 and q is"),
         ({"probability": torch.tensor([0.5, 0.6, 0.1])}, r"probability has sums 1\.2"),
         ({"probability": torch.tensor([1.5, -0.5, 0.0])}, r"probability has .* a smallest entry -0\.5"),
         ({"probability": torch.tensor([0.5, 0.5])}, r"shape \(2,\); give p\(c\) of each of 3 adaptors"),
@@ -348,3 +351,17 @@ class Doubled:
 def test_an_adaptor_of_another_form_is_told() -> None:
     with pytest.raises(InputError, match=r"bias has an adaptor of type Doubled, .*leave the adaptors"):
         center({"bias": Doubled()}, {"bias": torch.ones(3)}, {"bias.half": torch.ones(2, 3)})
+
+
+@pytest.mark.parametrize("size", [1.0, 1e6])
+def test_adaptors_that_are_alike_leave_nothing_however_large_they_are(size: float) -> None:
+    """What rounding leaves of their difference grows with them, and must not count as one."""
+    model, _ = trained("linear", rank=2)
+    clustered = model.clustered()
+    with torch.no_grad():
+        for tensor in clustered.values():
+            tensor.copy_(tensor[0].clone())
+        clustered["weight.U"].mul_(size)
+    model.center(SKEWED)
+    assert not clustered["weight.V"].any()
+    torch.testing.assert_close(clustered["weight.U"].detach().norm(dim=1), torch.ones(C, 2).double())
