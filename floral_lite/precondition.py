@@ -128,4 +128,4 @@ def _by_norm(gradient: Tensor, other: Tensor, epsilon: float) -> Tensor:
     # G_U <- G_U / ||V^T V + eps I||_F
     gram = _gram(other, epsilon)
     norm: Tensor = torch.linalg.matrix_norm(gram, keepdim=True)
-    return (gradient.to(gram) / norm).to(gradient)
+    return (gradient / norm).to(gradient)
