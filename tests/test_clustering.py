@@ -187,6 +187,14 @@ def test_the_first_gradients_are_those_of_the_weights(monkeypatch: pytest.Monkey
     assert task.model.training
 
 
+def test_the_first_model_is_asked_as_it_would_be_tested() -> None:
+    task = make_task(lambda: nn.Sequential(nn.Linear(4, 6), nn.Dropout(), nn.Linear(6, 3)), normal(4))
+    task.model.train()
+    without = replace(task, model=nn.Sequential(task.model[0], task.model[2]))
+    torch.testing.assert_close(first_gradients(task), first_gradients(without))
+    assert task.model.training
+
+
 def test_targets_that_are_no_labels_count_alike_and_other_losses_are_taken_as_they_are() -> None:
     generator = torch.Generator().manual_seed(0)
     shards = [
@@ -255,6 +263,18 @@ def test_where_nothing_stands_out_the_router_is_learned() -> None:
     after = train(task, method)
     theta = after.state.private[ROUTER]
     assert theta.any()
+
+
+@pytest.mark.parametrize("stand", [False, True])
+def test_routers_lean_on_clusters_that_stand_out_and_on_no_others(
+    stand: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = two_kinds()
+    found = Found(task.clusters, effect=clustering.STANDS_OUT + (0.1 if stand else -0.1))
+    monkeypatch.setattr(asking, "find_clusters", lambda *_: found)
+    before = methods.FLoRAL(task.model, num_clusters=2, rank=1).initialise(task.clusters, seed=0)
+    after, _ = ask(task, before, seed=0)
+    assert bool(after.private[ROUTER].any()) == stand
 
 
 def test_a_client_in_a_wrong_cluster_leaves_it(monkeypatch: pytest.MonkeyPatch) -> None:
