@@ -12,10 +12,11 @@ import torch
 from torch import nn
 
 from floral_lite import InputError, Settings, Task, methods
-from floral_lite.methods import METHODS, ROUTER, Part
+from floral_lite.adaptors import Statistics
+from floral_lite.methods import METHODS, ROUTER, Method, Part
 from floral_lite.methods.base import added_up
 from floral_lite.roles import Roles
-from floral_lite.router import Router
+from floral_lite.router import Router, closed_form, one_hot_logits
 
 CLUSTERS = torch.tensor([0, 1, 2, 0, 1])
 
@@ -53,6 +54,15 @@ def test_every_client_of_floral_starts_from_the_base(init: Any, routing: Any) ->
     for client in range(len(CLUSTERS)):
         personal = method.personalise(state.of_client(client))
         assert all(torch.equal(personal[name], parameter) for name, parameter in model.named_parameters())
+
+
+@pytest.mark.parametrize("name", ["floral", "local-adaptor"])
+def test_the_clients_own_statistics_start_as_the_layers(name: str) -> None:
+    layer = nn.BatchNorm1d(4)
+    layer(3 + 2 * torch.randn(8, 4))
+    method = methods.make(name, nn.Sequential(layer), norms="batch_nora")
+    (own,) = method.local_statistics(method.initialise(CLUSTERS, seed=0).of_client(2)).values()
+    torch.testing.assert_close(own, Statistics(layer.running_mean, layer.running_var))
 
 
 def test_learned_routing_starts_uniform_and_never_sees_the_clusters() -> None:
@@ -120,7 +130,7 @@ def test_the_options_of_adaptors_reach_the_plan() -> None:
         assert methods.FLoRAL(net, rank=1, convolution=kind).plan["0.weight"].kind == kind
 
 
-def trained_client(method: methods.FLoRAL) -> Roles:
+def trained_client(method: Method) -> Roles:
     """One client of a method, with everything away from zero."""
     client = method.initialise(CLUSTERS, seed=0).of_client(0)
     return client.map(lambda tensor: torch.randn(tensor.shape, dtype=tensor.dtype))
@@ -200,6 +210,22 @@ def test_the_mixture_that_clients_report_is_the_one_they_use() -> None:
     torch.testing.assert_close(method.mixture(client.private), pi)
     expected = client.shared["bias"] + sum(pi[c] * client.clustered["bias.L"][c] for c in range(3))
     torch.testing.assert_close(method.personalise(client)["bias"], expected)
+
+
+@pytest.mark.parametrize("name", ["floral", "ensemble"])
+def test_closed_form_routing_is_the_papers_update(name: str) -> None:
+    """pi_c prop exp(-eta f^k(w_c)), whatever the router was before, at a temperature of 1 / eta."""
+    model = nn.Linear(4, 2)
+    method = methods.make(name, model, num_clusters=3, routing="closed-form", router={"temperature": 0.5})
+    client = trained_client(method)
+    losses = torch.tensor([0.3, 0.1, 0.7])
+    own = method.begin(client, losses).private
+    torch.testing.assert_close(method.mixture(own), closed_form(losses, learning_rate=2.0))
+    # the candidates are the C models, in their order
+    for c, candidate in enumerate(method.candidates(client)):
+        alone = client._replace(private={ROUTER: one_hot_logits(torch.tensor(c), 3)})
+        torch.testing.assert_close(merged(candidate), merged(method.parts(alone)))
+    assert len(method.candidates(client)) == 3
 
 
 def test_the_penalty_is_the_negative_entropy_of_the_mixture() -> None:
