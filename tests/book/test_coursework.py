@@ -1,5 +1,6 @@
 """Assignments out of the chapters, graded by nbgrader; and solutions folded where the page cannot do it."""
 
+import ast
 import copy
 import csv
 import os
@@ -112,6 +113,31 @@ def test_every_chapter_is_an_assignment(path: Path) -> None:
         answer = solved.source.removeprefix(chapters.FOLDED).strip()
         assert answer in source(made)
         assert answer not in seen
+
+
+def names(cells: list[NotebookNode]) -> tuple[set[str], set[str]]:
+    """What code reads, and what it makes."""
+    read: set[str] = set()
+    made: set[str] = set()
+    for node in (node for cell in cells for node in ast.walk(ast.parse(cell.source))):
+        match node:
+            case ast.Name(id=name, ctx=ast.Load()):
+                read.add(name)
+            case ast.Name(id=name) | ast.arg(arg=name) | ast.FunctionDef(name=name) | ast.ClassDef(name=name):
+                made.add(name)
+            case ast.alias(name=name, asname=short):
+                made.add(short or name)
+    return read, made
+
+
+@pytest.mark.parametrize("path", coursework.assignments(), ids=lambda path: path.stem)
+def test_no_other_cell_needs_what_a_solution_makes(path: Path) -> None:
+    """Who hands in answers of their own has none of it: a chapter's last cell ran into a NameError."""
+    notebook = nbformat.read(path, as_version=4)
+    solved = chapters.solutions(notebook)
+    plain = [cell for cell in notebook.cells if cell.cell_type == "code" and "%pip" not in cell.source]
+    read, made = names([cell for cell in plain if cell not in solved])
+    assert not read & (names(solved)[1] - made)
 
 
 WRITE = (
