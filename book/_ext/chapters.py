@@ -49,12 +49,16 @@ def install_source() -> str:
     )
 
 
+def folder_url() -> str:
+    """Where the repository shows the book's files."""
+    place = repository()
+    return f"{place['url']}/blob/{place['branch']}/{place['path_to_book']}"
+
+
 def colab_url(page: str) -> str:
     """Where Colab opens a page's notebook."""
-    place = repository()
-    name = place["url"].removeprefix("https://github.com/")
-    folder = place["path_to_book"]
-    return f"https://colab.research.google.com/github/{name}/blob/{place['branch']}/{folder}/{page}.ipynb"
+    folder = folder_url().replace("https://github.com", "https://colab.research.google.com/github")
+    return f"{folder}/{page}.ipynb"
 
 
 def solutions(notebook: nbformat.NotebookNode) -> list[nbformat.NotebookNode]:

@@ -43,6 +43,7 @@ DIRECTIVE = re.compile(r"^(`{3,})\{(exercise|solution-start|solution-end)\}(.*?)
 # The check, the stub, and the call that a reader of the chapter takes the # from.
 STUB = re.compile(r"(.*?)(^def (my_\w+).*?)^# (check_\w+)\(\3\)\s*\Z", re.M | re.S)
 COLAB_LINK = re.compile(r"^\[[^\]]*\]\(" + chapters.COLAB.pattern + r"\)\n*", re.M)
+PAGE_LINK = re.compile(r"\]\(((?!https?:|#)[^)\s]+\.(?:ipynb|md))\)")  # to another page of the book
 HOW_TO_CHECK = re.compile(r"remove the `#` before\s+the check, run the cell")
 
 
@@ -116,6 +117,9 @@ def convert(notebook: NotebookNode) -> NotebookNode:
         elif source:
             source = HOW_TO_CHECK.sub("run the cell and the check below it", COLAB_LINK.sub("", source))
             cells.append(nbformat.v4.new_markdown_cell(source, id=f"cell-{len(cells)}"))
+    for cell in cells:
+        if cell.cell_type == "markdown":  # the other pages are not beside it
+            cell.source = PAGE_LINK.sub(rf"]({chapters.folder_url()}/\1)", cell.source)
     made: NotebookNode = nbformat.v4.new_notebook(cells=cells, metadata=notebook.metadata)
     return made
 

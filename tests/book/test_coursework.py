@@ -109,6 +109,8 @@ def test_every_chapter_is_an_assignment(path: Path) -> None:
     seen = for_students(made)
     assert len(in_exercises(made, "test")) == source(notebook).count("{exercise}") >= 3
     assert not re.search(r"\{(exercise|solution-\w+)\}|remove the `#`|colab\.research", seen)
+    assert f"]({chapters.folder_url()}/" in seen
+    assert not re.search(r"\]\((?!https?:|#)[^)\s]+\.(ipynb|md)\)", seen)
     for solved in chapters.solutions(notebook):
         answer = solved.source.removeprefix(chapters.FOLDED).strip()
         assert answer in source(made)
@@ -219,6 +221,18 @@ def test_solutions_are_folded_in_notebooks() -> None:
     again = copy.deepcopy(notebook)
     chapters.mend("twice", again)
     assert again == notebook
+
+
+@pytest.mark.parametrize("page", chapters.pages())
+def test_links_between_pages_name_files(page: str) -> None:
+    # not pages: JupyterLab and GitHub find files only
+    path = next(path for path in chapters.BOOK.glob(f"{page}.*") if path.suffix in (".ipynb", ".md"))
+    text = path.read_text(encoding="utf-8")
+    if path.suffix == ".ipynb":
+        cells = nbformat.reads(text, as_version=4).cells
+        text = "\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
+    links = re.findall(r"\[[^\]]*\]\((?!https?:|#)([^)\s]+)\)", text)
+    assert [link for link in links if not (path.parent / link).is_file()] == []
 
 
 @pytest.mark.parametrize("path", chapters.notebooks(), ids=lambda path: path.stem)
