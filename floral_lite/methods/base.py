@@ -59,7 +59,7 @@ class Method(ABC):
 
     One of your own needs a `name`, `initialise` and `parts`; the rest has a default. What a client keeps from
     round to round is private; `finish` may write it. A tensor that no network uses has gradient zero:
-    `precondition` may still move it, and `weight_decay` shrinks it.
+    `precondition` may still move it, `momentum` lets it roll on, and `weight_decay` shrinks it.
 
     The fast engine asks about many clients at once: each tensor then has an axis of clients in front. Count
     axes from the last one, and let a client's number `a` meet a tensor of n axes as
@@ -182,7 +182,10 @@ class Method(ABC):
         return {}
 
     def draw(self, num_steps: int, generator: torch.Generator) -> Tensor | None:
-        """Whatever the method needs at random in training, a row a step; None if nothing."""
+        """Whatever the method needs at random in training, a row a step; None if nothing.
+
+        A row may also say what a step is for: `parts` that detach the rest train head and body in turns.
+        """
         return None
 
     def penalty(self, client: Roles, start: Roles) -> Tensor | float:
