@@ -1,7 +1,9 @@
 """What a run leaves behind."""
 
-from dataclasses import replace
+import json
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -33,6 +35,24 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
         history().save(path)
     assert path.read_text() == "another run"
     assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"rounds": [asdict(entry) for entry in history().rounds[1:]]},
+        {"rounds": [asdict(Round(1, train_loss=2.0, seconds=0.5)) | {"client_loss": [["low"]]}]},
+        {"clusters": ["north", "south"]},
+        {"bytes_up": "96"},
+        {"config": ["own"]},
+    ],
+    ids=["no first round", "a word for a loss", "words for clusters", "a word for bytes", "no config"],
+)
+def test_a_file_with_values_of_other_kinds_is_no_history(changes: dict[str, Any], tmp_path: Path) -> None:
+    path = tmp_path / "history.json"
+    path.write_text(json.dumps(asdict(history()) | changes))
+    with pytest.raises(InputError, match=r"is no history \(values of other kinds\)"):
+        History.load(path)
 
 
 def test_a_history_that_cannot_be_written_leaves_no_file(tmp_path: Path) -> None:
