@@ -15,6 +15,7 @@ from floral_lite import InputError, Router, Settings, Task, methods, personal_mo
 from floral_lite.adaptors import KINDS, Options, VectorAdaptor
 from floral_lite.cli import named
 from floral_lite.federation import aggregate
+from floral_lite.federation.aggregate import Sums
 from floral_lite.roles import Roles
 from floral_lite.tasks import recipe
 
@@ -109,9 +110,11 @@ def test_a_method_whose_loss_sees_a_weight_is_the_same_in_both_engines() -> None
 def test_weights_that_underflow_leave_a_slice_as_it_is() -> None:
     state = Roles({}, {"a": torch.tensor([[1.0], [2.0]])}, {})
     moved = Roles({}, {"a": torch.tensor([[5.0], [6.0]])}, {})
-    mixture = torch.tensor([[1e-44, 1.0], [1e-44, 1.0]])
-    average = aggregate(state, range(2), [moved, moved], torch.tensor([3.0, 4.0]), mixture)
-    assert average.clustered["a"].flatten().tolist() == pytest.approx([1.0, 6.0])
+    mixture, num_samples = torch.tensor([[1e-44, 1.0], [1e-44, 1.0]]), torch.tensor([3.0, 4.0])
+    sums = Sums(state, num_samples=7)
+    sums.add(range(2), moved.map(lambda tensor: tensor.expand(2, 2, 1)), num_samples, mixture)
+    for average in (aggregate(state, range(2), [moved, moved], num_samples, mixture), sums.average()):
+        assert average.clustered["a"].flatten().tolist() == pytest.approx([1.0, 6.0])
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
