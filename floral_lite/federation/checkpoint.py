@@ -58,16 +58,17 @@ def checkpointed_rounds(
         whole_number("checkpoint_every", every) >= 1, f"checkpoint_every is {every}; it must be at least 1"
     )
     resumed = load_checkpoint(folder)
-    begun = 0 if resumed is None else len(resumed[0].history.rounds)
     for federations in stacked_rounds(runs, settings, device, resumed, engine, max_memory):
         number = len(federations[0].history.rounds)
-        if number > begun and (number % every == 0 or number == settings.rounds):
+        if number % every == 0 or number == settings.rounds:
             save_checkpoint(federations, folder)
         yield federations
 
 
 def save_checkpoint(federations: Sequence[Federation], folder: Path | str) -> None:
     """Write the folder round-000050 beside the older one, whole or not at all, then remove the older one.
+
+    One that is there already, as that which a run goes on from, stays as it is.
 
     Args:
         federations: history and parameters after a round, one for each run of a stack.
