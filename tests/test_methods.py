@@ -62,7 +62,9 @@ def test_the_clients_own_statistics_start_as_the_layers(name: str) -> None:
     layer(3 + 2 * torch.randn(8, 4))
     method = methods.make(name, nn.Sequential(layer), norms="batch_nora")
     (own,) = method.local_statistics(method.initialise(CLUSTERS, seed=0).of_client(2)).values()
-    torch.testing.assert_close(own, Statistics(layer.running_mean, layer.running_var))
+    torch.testing.assert_close(
+        own, Statistics(layer.get_buffer("running_mean"), layer.get_buffer("running_var"))
+    )
 
 
 def test_learned_routing_starts_uniform_and_never_sees_the_clusters() -> None:
