@@ -1,5 +1,8 @@
 """The server's half over Flower: a strategy that knows the three roles, and nothing of a method."""
 
+# the book's pages are built without Flower: what stands in for it knows no |
+from __future__ import annotations
+
 import math
 import time
 from collections.abc import Iterable
