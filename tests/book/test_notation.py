@@ -64,7 +64,7 @@ def test_a_row_is_whole(row: list[str]) -> None:
     assert symbol
     assert meaning
     assert code == NOTHING or "`" in code
-    assert chapter == NOTHING or re.fullmatch(r"\[(\d+)\]\(0?\1-[a-z0-9-]+\)", chapter)
+    assert chapter == NOTHING or re.fullmatch(r"\[(\d+)\]\(0?\1-[a-z0-9-]+\.ipynb\)", chapter)
 
 
 def test_every_table_is_read() -> None:
