@@ -70,8 +70,3 @@ def test_a_row_is_whole(row: list[str]) -> None:
 def test_every_table_is_read() -> None:
     assert len(TABLES) == TEXT.count("| symbol |") > 5
     assert len(NAMES) > 60
-
-
-def test_links_lead_to_pages_of_the_book() -> None:
-    pages = set(re.findall(r"\]\((\d\d-[a-z0-9-]+)\)", TEXT))
-    assert pages <= set(chapters.pages())
