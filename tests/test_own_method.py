@@ -311,7 +311,7 @@ class ForOne(VectorAdaptor):
     """What it adds is written without the axis that a stack of clients has in front."""
 
     def delta(self, factors: Mapping[str, Tensor], mixture: Tensor) -> Tensor:
-        return sum(pi * own for pi, own in zip(mixture, factors["L"], strict=True))  # type: ignore[return-value]
+        return (mixture[:, None] * factors["L"]).sum(dim=0)
 
 
 def test_an_adaptor_that_is_another_for_a_stack_is_told_and_the_loop_takes_it(
