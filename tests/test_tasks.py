@@ -640,7 +640,8 @@ def test_labels_of_a_sequences_words_are_taken_by_a_loss_of_ones_own() -> None:
     def of_words(outputs: Tensor, targets: Tensor) -> Tensor:
         return functional.cross_entropy(outputs.flatten(0, -2), targets.flatten())
 
-    words = Shard(torch.randn(4, 5, 2), torch.zeros(4, 5, dtype=torch.long))
+    # every label is there often enough that no start, which differs between processors, has none right
+    words = Shard(torch.randn(4, 5, 2), torch.arange(20).reshape(4, 5) % 3)
     own = task([words], [words], loss=of_words)
     method = methods.FedAvg(own.model)
     federation = train(own, method, rounds=1)
