@@ -51,6 +51,7 @@ class Attention(nn.Module):
     def forward(self, words: Tensor) -> Tensor:
         hidden = functional.dropout1d(self.words(words), 0.2, self.training)
         hidden = self.norm(hidden + self.attention(hidden, hidden, hidden)[0])
+        hidden = hidden + self.attention(hidden, hidden, hidden, need_weights=False)[0]  # another way
         return self.scale * self.last(functional.dropout(hidden.mean(dim=1), 0.2, self.training))
 
 

@@ -1,5 +1,6 @@
 """A client's outputs: the model run with the client's own parameters and statistics."""
 
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 
@@ -21,10 +22,13 @@ VMAP = ("vmap: ", "Batching rule not implemented", "During a grad (vjp, jvp, gra
 
 
 @contextmanager
-def told_of_vmap(model: nn.Module) -> Iterator[None]:
-    """While it is entered, what torch.vmap cannot follow is told in a sentence with the way out."""
+def under_vmap(model: nn.Module) -> Iterator[None]:
+    """Inside, a model may run under torch.vmap; what that cannot follow is told with a way out."""
     try:
-        yield
+        with warnings.catch_warnings():
+            # attention on a CPU, which torch then runs client by client: nothing that a user could mend
+            warnings.filterwarnings("ignore", "There is a performance drop.*_scaled_dot_product")
+            yield
     except RuntimeError as error:
         told = str(error)
         if not told.startswith(VMAP):

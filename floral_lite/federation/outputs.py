@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ..methods import Part
 from ..roles import Roles
-from .forward import run, told_of_vmap
+from .forward import run, under_vmap
 from .layers import Layers, stacked_forward
 from .plan import Job, Member, fetch
 
@@ -35,7 +35,7 @@ def outputs_together(
         there = rows < sizes[:, None]
         inputs, targets = fetch(members, jobs, split, torch.where(there, rows, 0))
         if layers is None:
-            with told_of_vmap(task.model):
+            with under_vmap(task.model):
                 outputs = torch.vmap(
                     lambda own, x: run(task.model, method, own, networks(own), x, route="auto")[0]
                 )(client, inputs)

@@ -7,7 +7,7 @@ from torch.func import grad
 from ..methods import Method
 from ..roles import Roles
 from .batch import Batch, average, sample_losses
-from .forward import run, told_of_vmap
+from .forward import run, under_vmap
 from .local import ahead, descend, with_statistics
 from .precision import forward_pass
 from .settings import Settings
@@ -61,7 +61,7 @@ def vmapped_step(
 
     given = (client, velocity, start, batch.inputs, batch.targets, batch.keys, every, batch.noise)
     axes = tuple(None if argument is None else 0 for argument in given)
-    with told_of_vmap(task.model):
+    with under_vmap(task.model):
         stepped, moving, losses = torch.vmap(step, in_dims=axes, randomness="different")(*given)
     client.copy_(stepped)
     velocity.copy_(moving)
