@@ -17,8 +17,8 @@ from .conftest import without
 
 HTML = chapters.ROOT / "_build" / "html"
 AXE = chapters.BOOK / "node_modules" / "axe-core" / "axe.min.js"
-# axe looks long at every element. Words of code in a colour that was seen already, the strokes of formulas,
-# which it does not read (their MathML it does), and rows and signatures beyond the tenth only cost time.
+# axe looks long at every element. Words of code in a colour that was seen already, the strokes of formulas and
+# what is inside their MathML, for which it has no rule, and rows and signatures beyond the tenth only cost time.
 # And a colour is judged when it has changed, not on its way.
 FEWER_ELEMENTS = """() => {
   const still = document.head.appendChild(document.createElement("style"));
@@ -31,6 +31,7 @@ FEWER_ELEMENTS = """() => {
   });
   words.forEach(word => word.replaceWith(...word.childNodes));
   document.querySelectorAll("mjx-container > svg").forEach(formula => formula.replaceChildren());
+  document.querySelectorAll("mjx-container math").forEach(formula => formula.replaceChildren("x"));
   const more = "article :is(tr, dl.py):nth-of-type(n + 11)";
   document.querySelectorAll(more).forEach(one => one.remove());
 }"""
