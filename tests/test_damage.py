@@ -19,7 +19,7 @@ from torch import nn
 from floral_lite import Floral, History, InputError, Run, methods, save
 from floral_lite import load as load_floral
 from floral_lite.data.images import Images, cifar10
-from floral_lite.experiments.results import Result, read
+from floral_lite.experiments.results import OF_A_ROUND, Result, read
 from floral_lite.federation import checkpointed_rounds, load_checkpoint
 
 from .federations import make_task, normal
@@ -64,8 +64,10 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
     resume(folder)
     (federation,) = load_checkpoint(folder) or []
     federation.history.save(folder / "history.json")
-    made = {"command": "python", "seconds": 1.0}
-    Result({"settings": {}}, {}, 0, "done", None, made, [0], {}, {"round": [1]}).save(folder / "result.json")
+    made = {"command": "python", "device": "cpu", "seconds": 1.0}
+    rounds, clients = {name: [1] for name in OF_A_ROUND}, {"accuracy_mean": None, "loss_mean": 1.0}
+    result = Result({"settings": {}}, {}, 0, "done", None, made, [0], {}, rounds, clients)
+    result.save(folder / "result.json")
     torch.manual_seed(0)
     save(Floral(network(), rank=1, num_clusters=2), folder / "model.safetensors")
     images, labels = np.zeros((2, 3, 32, 32), np.uint8), np.arange(2)
@@ -77,7 +79,7 @@ LOADERS: dict[str, Callable[[Path], object]] = {
     STATE: resume,
     HISTORY: resume,
     "history.json": lambda folder: History.load(folder / "history.json").frame(),
-    "result.json": lambda folder: read(folder / "result.json"),
+    "result.json": lambda folder: read(folder / "result.json").score,
     "model.safetensors": lambda folder: load_floral(folder / "model.safetensors", network()),
     "cifar10.npz": load_images,
 }

@@ -261,7 +261,7 @@ def test_a_result_is_small_and_read_as_it_was_written(tmp_path: Path) -> None:
     cell = Cell(METHODS.row("floral-1-learned"), "mnist-rotate-reduced", 2)
     history = long_history()
     made = provenance(torch.device("cpu"), "floral-lite table methods")
-    summary = summarise(cell, history, made)
+    summary = summarise(cell, history, {**made, "seconds": 1.0})
     path = tmp_path / cell.path
     summary.save(path)
     assert path == tmp_path / "mnist-rotate-reduced/floral-1-learned/seed-2.json"
@@ -289,6 +289,10 @@ def test_a_result_of_another_configuration_is_refused_by_name(tmp_path: Path) ->
     other = replace(cell, row=replace(cell.row, changes={"learning_rate": 0.5}))
     with pytest.raises(InputError, match=r"was made with learning_rate=0\.3, and this is 0\.5"):
         find(other, tmp_path)
+    second = replace(cell, seed=2)
+    (tmp_path / second.path).write_bytes((tmp_path / cell.path).read_bytes())
+    with pytest.raises(InputError, match=r"seed-2\.json was made with seed=1, and this is 2"):
+        find(second, tmp_path)
     (tmp_path / cell.path).write_text("{}")
     with pytest.raises(InputError, match=r"seed-1\.json is no results file"):
         find(cell, tmp_path)

@@ -130,13 +130,14 @@ def read(path: Path) -> Result:
     """
     try:
         result = Result(**json.loads(path.read_text(encoding="utf-8")))
-    except (ValueError, TypeError, RecursionError) as error:
+        for name, kind in KINDS.items():
+            require(isinstance(getattr(result, name), kind), f"{name} is no {kind.__name__}")
+        # what tables and figures take from it
+        require(len({len(result.rounds[name]) for name in OF_A_ROUND}) == 1, "rounds are of two lengths")
+        require(result.made.keys() >= {"device", "seconds"}, "made has no device or no seconds")
+        require(result.status == "diverged" or result.score is not None, "there is no score")
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise InputError(f"{path} is no results file of this version ({error}): move it away") from None
-    for name, kind in KINDS.items():
-        require(
-            isinstance(getattr(result, name), kind),
-            f"{path} is no results file of this version ({name} is no {kind.__name__}): move it away",
-        )
     return result
 
 
@@ -149,15 +150,15 @@ def find(cell: Cell, folder: Path, same_rounds: bool = True) -> Result | None:
         same_rounds: whether the file must have the cell's number of rounds.
 
     Raises:
-        InputError: the file is of another configuration.
+        InputError: the file is of another configuration or seed.
     """
     path = folder / cell.path
     if not path.exists():
         return None
     result = read(path)
     # to and from JSON, so that tuples and lists are the same
-    wanted = flat(json.loads(json.dumps(configuration(cell))))
-    found = flat(result.configuration)
+    wanted = flat(json.loads(json.dumps(configuration(cell)))) | {"seed": cell.seed}
+    found = flat(result.configuration) | {"seed": result.seed}
     same = (wanted.keys() & found.keys()) - (set() if same_rounds else {"settings.rounds"})
     for key in sorted(same):
         require(
