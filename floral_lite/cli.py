@@ -28,7 +28,7 @@ from .federation import (
 from .seeds import check_num_seeds
 
 # A full disk or quota, a file larger than allowed, a folder that may only be read.
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES)
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM)
 # A file where a folder is wanted or the other way round, a name that is too long.
 MISNAMED = (errno.ENOTDIR, errno.EEXIST, errno.EISDIR, errno.ENAMETOOLONG)
 
@@ -207,9 +207,10 @@ def save(history: History, out: Path) -> None:
     typer.echo(f"{len(history.rounds)} rounds are kept in {path}")
     if history.evaluated:
         from . import plots
+        from .experiments import figures
         from .report import summary
 
-        plots.run_figure(history).savefig(out / "figure.png", dpi=120)
+        figures.save(plots.run_figure(history), out / "figure.png")
         typer.echo(summary(history).to_string())
 
 

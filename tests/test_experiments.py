@@ -1,7 +1,9 @@
 """Tables and figures of the paper: the data, the results' files, what is printed and drawn."""
 
+import errno
 import inspect
 import json
+import os
 import subprocess
 import sys
 from collections import Counter
@@ -505,7 +507,12 @@ def test_curves_are_means_and_extremes_over_seeds(tmp_path: Path) -> None:
         experiments.curves("methods", tmp_path, ["digits-label-shift"])
 
 
-def test_a_figure_draws_a_panel_a_task_and_a_line_a_row(tmp_path: Path) -> None:
+def test_a_figure_draws_a_panel_a_task_and_a_line_a_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left")
+
     for task in ("digits-rotate", "digits-label-shift"):
         fill_with(tmp_path, {"ensemble-learned": [50.0, 51.0], "ensemble-optimal": [70.0, 71.0]}, task)
     frame = experiments.curves("methods", tmp_path, ["digits-rotate", "digits-label-shift"])
@@ -530,8 +537,13 @@ def test_a_figure_draws_a_panel_a_task_and_a_line_a_row(tmp_path: Path) -> None:
     assert np.asarray(percent.axes[0].lines[1].get_ydata()).tolist() == [70.5, 70.5]
     assert percent.axes[0].get_ylabel() == "test accuracy (%)"
     for name in ("a.svg", "b.svg"):
-        figures.save(figures.draw(frame), str(tmp_path / name))
+        figures.save(figures.draw(frame), tmp_path / name)
     assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        figures.save(percent, tmp_path / "a.svg")
+    assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
+    assert len(list(tmp_path.glob("*.svg*"))) == 2
 
 
 def test_the_package_loads_nothing_that_only_frames_figures_and_the_command_line_need() -> None:

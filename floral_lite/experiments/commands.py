@@ -81,7 +81,7 @@ def draw(
     from . import figures  # here: matplotlib takes long to load
 
     save.parent.mkdir(parents=True, exist_ok=True)
-    figures.save(figures.draw(drawn, value or find_table(name).curve), str(save))
+    figures.save(figures.draw(drawn, value or find_table(name).curve), save)
     count = {kind: drawn[kind].nunique() for kind in ("row", "column")}
     text = " in ".join(f"{number} {kind}{'s' if number > 1 else ''}" for kind, number in count.items())
     typer.echo(f"{text}: {save}")

@@ -1,12 +1,15 @@
 """Figures of results: a frame in, a figure out."""
 
+from io import BytesIO
 from math import ceil
+from pathlib import Path
 
 import matplotlib as mpl
 import pandas as pd
 from matplotlib.lines import Line2D
 from matplotlib.ticker import LogFormatter
 
+from ..files import write_whole
 from ..plots import COLOURS, GREY, Picture, figure
 from ..plots.federations import VALUES
 
@@ -73,7 +76,9 @@ def draw(frame: pd.DataFrame, value: str = "test_loss") -> Picture:
     return made
 
 
-def save(made: Picture, path: str) -> None:
-    """Write a figure; the same figure gives the same file."""
+def save(made: Picture, path: Path) -> None:
+    """Write a figure, whole or not at all; the same figure gives the same file."""
+    kind, content = path.suffix[1:], BytesIO()
     with mpl.rc_context({"svg.hashsalt": "floral_lite"}):
-        made.savefig(path, dpi=150, metadata={"Date": None} if path.endswith(".svg") else None)
+        made.savefig(content, format=kind, dpi=150, metadata={"Date": None} if kind == "svg" else None)
+    write_whole(path, content.getbuffer())
