@@ -73,7 +73,9 @@ def run(
     seed: Annotated[int, typer.Option(help="the same seed gives the same numbers")] = 0,
     seeds: Annotated[int, typer.Option(help="how many seeds, from --seed on, are trained together")] = 1,
     data_fraction: Annotated[float, typer.Option(help="share of the training data kept, in (0, 1]")] = 1.0,
-    stateless: Annotated[bool, typer.Option("--stateless", help="reset the routers every round")] = False,
+    stateless: Annotated[
+        bool, typer.Option("--stateless", help="reset private parameters every round")
+    ] = False,
     evaluate_every: Annotated[int | None, typer.Option(help="rounds between two evaluations")] = None,
     setting: Annotated[
         list[str] | None,
@@ -123,7 +125,10 @@ def run(
     )
     find_device(device)
     check_choice("engine", engine, Engine)
-    require(max_memory is None or max_memory > 0, f"max_memory is {max_memory} GB; it must be positive")
+    require(
+        max_memory is None or 1e-9 <= max_memory <= 1e9,
+        f"max_memory is {max_memory} GB; it must be positive, and at most {1e9:g}: try 1",
+    )
     check_num_seeds(seeds)
     numbers = range(seed, seed + seeds)
     problems = tasks.load_seeds(task, numbers, data_fraction=data_fraction, data=data)
@@ -153,20 +158,21 @@ def run(
         if federations:
             save_checkpoint(federations, checkpoints)
             typer.echo(f"the same command with --out {out} --resume goes on from here")
+        else:
+            typer.echo("nothing was done yet, nothing is kept")
+        raise typer.Exit(commands.STOPPED) from None
     finally:
         for federation, number in zip(federations, numbers, strict=False):
             save(federation.history, out if seeds == 1 else out / f"seed-{number}")
         if len(federations) > 1 and federations[0].history.evaluated:
             typer.echo(f"over the {seeds} seeds: {over_seeds([f.history for f in federations])}")
-    if not federations:
-        typer.echo("nothing was done yet, nothing is kept")
 
 
 @app.command("tasks")
 def list_tasks() -> None:
     """List the tasks."""
     for name, recipe in tasks.TASKS.items():
-        typer.echo(f"{name:20} {recipe.about} (K = {recipe.num_clients}, C = {recipe.num_clusters})")
+        typer.echo(f"{name:27} {recipe.about} (K = {recipe.num_clients}, C = {recipe.num_clusters})")
 
 
 @app.command("methods")

@@ -22,6 +22,9 @@ Rows = Annotated[str | None, typer.Option(help="rows, with commas between; all i
 Seeds = Annotated[int, typer.Option(help="how many seeds: 1, 2, ...")]
 Out = Annotated[Path, typer.Option(help="folder of results")]
 
+# The exit code that a shell gives what Ctrl-C ended, so that a script does not go on as if all were done.
+STOPPED = 130
+
 
 def names(text: str | None) -> list[str] | None:
     """Those of a list with commas; None stays None."""
@@ -47,12 +50,14 @@ def table(
 ) -> None:
     """Fill a table: run what is missing in --out, print and save it beside the paper's numbers."""
     wanted = cells(find_table(name), names(columns), names(rows), seeds, rounds)
+    stopped = False
     if not show:
         try:
             chosen = {"columns": columns, "rows": rows, "seeds": seeds, "rounds": rounds, "device": device}
             fill(wanted, out, device=device, data=data, command=repeated(name, chosen))
         except KeyboardInterrupt:
             typer.echo("stopped; the same command goes on from here")
+            stopped = True
     filled = collect(name, out, names(columns), names(rows), seeds, rounds)
     typer.echo(markdown(filled))
     if name == ROUTING.name:
@@ -61,6 +66,8 @@ def table(
         write_whole(out / f"{name}.md", markdown(filled).encode())
         write_whole(out / f"{name}.tex", latex(filled).encode())
         write_whole(out / f"{name}.csv", frame(filled).to_csv(index=False).encode())
+    if stopped:
+        raise typer.Exit(STOPPED)
 
 
 def draw(
