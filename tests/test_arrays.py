@@ -205,6 +205,17 @@ GRAY = np.zeros((20, 6, 6), np.uint8)
             r"inputs of shape \(5,\).*; numbers of words are .* not uint8, .*as int64; or give another model",
         ),
         (
+            (IMAGES.astype(int), LABELS),
+            {},
+            r"not take inputs of shape \(1, 6, 6\) .*; integers, uint8 apart, are .* words.* images as uint8",
+        ),
+        (
+            (np.full((120, 5), 9), LABELS),
+            {"model": lambda: nn.Sequential(nn.Embedding(9, 2), nn.Flatten(), nn.Linear(10, 6))}
+            | {"transform": None, "num_clusters": 1},
+            r"\(index out of range in self\); integers, .*, each smaller than the embedding",
+        ),
+        (
             (IMAGES, LABELS),
             {"settings": {"rounds": 3}},
             r"settings is \{'rounds': 3\}; .*Settings\(rounds=3\)",
@@ -214,6 +225,7 @@ GRAY = np.zeros((20, 6, 6), np.uint8)
         ((IMAGES, LABELS), {"transform": None}, "transform is None and num_clusters is 4"),
         ((IMAGES, LABELS), {"num_clusters": 1}, "transform is 'rotate' and num_clusters is 1.*None with 1"),
         ((IMAGES, LABELS), {"num_clusters": 9}, "num_clusters is 9.*number of clients, 8"),
+        ((IMAGES, LABELS), {"num_clients": 8.0}, r"num_clients is 8\.0; it must be a whole number"),
         ((IMAGES, LABELS), {"num_clients": 50}, r"num_clients is 50, but.*only 24 samples"),
         ((IMAGES, LABELS), {"test_fraction": 1.0}, r"test_fraction is 1\.0, of 120 images.*try 0\.2"),
         ((IMAGES, LABELS), {"test_fraction": 0.001}, r"test_fraction is 0\.001"),

@@ -30,6 +30,11 @@ ADVICE = (
 
 WORDS = "numbers of words are integers, but not uint8, which is read as x / 255: give them as int64"
 
+INTEGERS = (
+    "integers, uint8 apart, are read as numbers of words, each smaller than the embedding: give images as "
+    "uint8 or as floats"
+)
+
 
 def from_arrays(
     images: Array,
@@ -243,7 +248,8 @@ def check_model(model: nn.Module, inputs: Tensor) -> None:
             model.eval()(as_float(inputs[:1]).clone())
     except (RuntimeError, ValueError, IndexError, TypeError) as error:
         told = (str(error).strip() or type(error).__name__).splitlines()[0]
-        advice = WORDS if "arguments for embedding" in told else ADVICE
+        advice = ADVICE if inputs.is_floating_point() or inputs.dtype == torch.uint8 else INTEGERS
+        advice = WORDS if "arguments for embedding" in told else advice
         raise InputError(
             f"model does not take inputs of shape {tuple(inputs.shape[1:])} ({told}); {advice}; or give "
             "another model"

@@ -55,8 +55,8 @@ def make_tasks(
     data: Path | str | None,
 ) -> list[Task]:
     """A recipe's task for each seed; arguments and errors as in `tasks.load`."""
-    num_clients = recipe.num_clients if num_clients is None else whole_number("num_clients", num_clients)
-    num_clusters = recipe.num_clusters if num_clusters is None else whole_number("num_clusters", num_clusters)
+    num_clients = whole_number("num_clients", recipe.num_clients if num_clients is None else num_clients)
+    num_clusters = whole_number("num_clusters", recipe.num_clusters if num_clusters is None else num_clusters)
     check_data_fraction(data_fraction)
     require(num_clients >= 1, f"num_clients is {num_clients}; a federation needs at least 1")
     require(
