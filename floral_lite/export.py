@@ -7,13 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor, nn
 
 from .adaptors import LowRankAdaptor, factors_of
 from .errors import require
 from .factored import Mixture
+from .files import write_whole
 from .floral import Floral
+from .saving import check_floral
 
 
 @torch.no_grad()
@@ -34,11 +36,12 @@ def export_peft(model: Floral, folder: str | Path, mixture: Tensor | Sequence[fl
         mixture: pi, shape (C,), on the simplex; the model's own router if None.
 
     Raises:
-        InputError: an adaptor cannot be written in PEFT's form, or the mixture has another shape or is not
-            on the simplex. Nothing is written then.
+        InputError: the model is no Floral, an adaptor cannot be written in PEFT's form, or the mixture has
+            another shape or is not on the simplex. Nothing is written then.
 
     Source: the format of peft 0.15 and later.
     """
+    check_floral(model)
     mixture = model.mixture(mixture)
     clustered = model.clustered()
     tensors: dict[str, Tensor] = {}
@@ -90,8 +93,8 @@ def export_peft(model: Floral, folder: str | Path, mixture: Tensor | Sequence[fl
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     contiguous = {name: tensor.contiguous() for name, tensor in tensors.items()}
-    save_file(contiguous, folder / "adapter_model.safetensors", {"format": "pt"})
-    (folder / "adapter_config.json").write_text(json.dumps(config, indent=2), encoding="utf-8")
+    write_whole(folder / "adapter_model.safetensors", save(contiguous, {"format": "pt"}))
+    write_whole(folder / "adapter_config.json", json.dumps(config, indent=2).encode())
 
 
 def _why_not(model: Floral, name: str) -> str:

@@ -26,8 +26,9 @@ def save(model: Floral, path: str | Path) -> None:
         path: a file name, by custom ending in .safetensors; a file that is there is replaced.
 
     Raises:
-        InputError: the model's router is of a class of your own.
+        InputError: the model is no Floral, or its router is of a class of your own.
     """
+    check_floral(model)
     require(
         type(model.router) is Router,
         f"the model's router is a {type(model.router).__name__}, and a file keeps a Router's options only: "
@@ -87,6 +88,15 @@ def load(path: str | Path, model: nn.Module) -> Floral:
         for name, tensor in expected.items():
             tensor.copy_(found[name])
     return wrapped
+
+
+def check_floral(model: object) -> None:
+    """Raise InputError for a plain network, such as `merge` or `personal_model` gives."""
+    require(
+        isinstance(model, Floral),
+        f"model is a {type(model).__name__}; it must be a Floral, such as personal_floral gives: of a plain "
+        "network save the state_dict()",
+    )
 
 
 def _tensors(model: nn.Module) -> dict[str, Tensor]:

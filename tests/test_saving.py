@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from floral_lite import Floral, InputError, Router, load, save, saving
+from floral_lite import Floral, InputError, Router, export_peft, load, save, saving
 
 
 class Everything(nn.Module):
@@ -235,6 +235,13 @@ def test_saving_again_replaces_the_file(saved: Path, tmp_path: Path) -> None:
     save(model, path)
     assert load(path, Everything()).num_clusters == 2
     assert [other.name for other in tmp_path.iterdir()] == ["client.safetensors"]
+
+
+@pytest.mark.parametrize("write", [save, export_peft])
+def test_a_plain_network_is_refused(write: Any, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"model is a Linear; it must be a Floral, .* save the state_dict"):
+        write(Floral(nn.Linear(3, 2), rank=1).merge(), tmp_path / "model")
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_floral_is_not_loaded_into_a_floral(tmp_path: Path) -> None:
