@@ -1,7 +1,9 @@
 """The command line: run a task with a method, list what there is."""
 
 import errno
+import io
 import signal
+import sys
 from datetime import datetime
 from pathlib import Path
 from statistics import fmean, stdev
@@ -224,6 +226,8 @@ def main() -> None:
     """Run the command line; what the user got wrong is told in a line, with exit code 2."""
     # what a batch system sends when the time is up: it stops a run as Ctrl-C does
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a folder's name that its encoding, in a pipe, cannot spell
+        sys.stdout.reconfigure(errors="backslashreplace")
     keep_memory()
     try:
         app()

@@ -33,10 +33,17 @@ def test_a_run_keeps_its_history_and_a_figure_and_prints_a_summary(tmp_path: Pat
     command = ["run", "digits-rotate", "--method", "floral", "--budget", "0.1", "--num-clusters", "4"]
     command += ["--rounds", "2", "--seed", "3", "--data-fraction", "0.5", "--device", "auto"]
     done = subprocess.run(
-        [*COMMAND, *command, "--out", "runs/first"], cwd=tmp_path, capture_output=True, text=True, check=False
+        [*COMMAND, *command, "--out", "runs/\u03c1"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONIOENCODING": "cp1252"},  # a pipe on Windows, which has no rho
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
-    history = History.load(tmp_path / "runs/first/history.json")
+    assert "2 rounds are kept in runs" in done.stdout
+    assert r"\u03c1" in done.stdout
+    history = History.load(tmp_path / "runs/\u03c1/history.json")
     assert len(history.rounds) == 2
     assert {key: history.config[key] for key in ("task", "budget", "seed", "data_fraction")} == {
         "task": "digits-rotate",
@@ -44,7 +51,7 @@ def test_a_run_keeps_its_history_and_a_figure_and_prints_a_summary(tmp_path: Pat
         "seed": 3,
         "data_fraction": 0.5,
     }
-    assert (tmp_path / "runs/first/figure.png").read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / "runs/\u03c1/figure.png").read_bytes().startswith(b"\x89PNG")
     rows = ("accuracy (%)", "of cluster 3", "mismatch", "parameters added", "bytes a client sends", "seconds")
     for row in rows:
         assert row in done.stdout
