@@ -67,7 +67,7 @@ def cells(
         rounds: communication rounds; each task's own if None.
 
     Raises:
-        InputError: there is no such row or task, or seeds or rounds is out of range.
+        InputError: there is no such row or task, or seeds is out of range.
 
     Example:
         >>> from floral_lite.experiments.paper import METHODS
