@@ -129,7 +129,7 @@ def run(
     check_choice("engine", engine, Engine)
     require(
         max_memory is None or 1e-9 <= max_memory <= 1e9,
-        f"max_memory is {max_memory} GB; it must be positive, and at most {1e9:g}: try 1",
+        f"max_memory is {max_memory} GB; it must be from 1e-9 to 1e9: try 1",
     )
     check_num_seeds(seeds)
     numbers = range(seed, seed + seeds)
