@@ -158,7 +158,7 @@ WRONG = {
     "run digits-rotate --seeds 0": "seeds is 0; it is how many seeds to run, 1 to 1000",
     "run digits-rotate --seeds 20261123": "seeds is 20261123; it is how many seeds to run",
     "run digits-rotate --engine quick": "engine is 'quick'; it must be 'fast' or 'loop'",
-    "run digits-rotate --max-memory -1": "max_memory is -1.0 GB; it must be positive",
+    "run digits-rotate --max-memory -1": "max_memory is -1.0 GB; it must be from 1e-9",
     "run digits-rotate --max-memory inf": "max_memory is inf GB; it must be from 1e-9 to 1e9",
     "run digits-rotate --max-memory 1e-12": "max_memory is 1e-12 GB",
     "run digits-rotate --device cuda:99": "device is 'cuda:99'",
