@@ -17,8 +17,8 @@ from .conftest import without
 
 HTML = chapters.ROOT / "_build" / "html"
 AXE = chapters.BOOK / "node_modules" / "axe-core" / "axe.min.js"
-# axe looks long at every element. Words of code in a colour that was seen already, the strokes of formulas and
-# what is inside their MathML, for which it has no rule, and rows and signatures beyond the tenth only cost time.
+# axe looks long at every element. Words of code in a colour that was seen already, the strokes of formulas,
+# the insides of their MathML, for which it has no rule, and rows and signatures beyond the tenth cost time.
 # And a colour is judged when it has changed, not on its way.
 FEWER_ELEMENTS = """() => {
   const still = document.head.appendChild(document.createElement("style"));
