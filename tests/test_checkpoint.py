@@ -1,6 +1,7 @@
 """Checkpoints: a run that is interrupted and resumed is the run that was not."""
 
 import copy
+import json
 import os
 import random
 import shutil
@@ -359,6 +360,15 @@ def test_a_killed_command_goes_on_where_it_was(tmp_path: Path, monkeypatch: pyte
         before = killed[seed].history.rounds
         assert 3 <= len(before) < 40
         assert kept.rounds[: len(before)] == before
+
+
+def test_a_history_that_lost_rounds_is_refused(ragged_task: Task, tmp_path: Path) -> None:
+    """Else they would be trained once more, on the parameters after them."""
+    train(ragged_task, make("fedavg", ragged_task), rounds=2, checkpoints=tmp_path)
+    path = tmp_path / "round-000002/history-0.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "rounds": []}))
+    with pytest.raises(InputError, match=r"round-000002 is damaged.*\(history-0\.json has 0 rounds\)"):
+        load_checkpoint(tmp_path)
 
 
 def test_a_folder_that_is_no_checkpoint_is_refused(tmp_path: Path) -> None:

@@ -116,6 +116,8 @@ def load_checkpoint(folder: Path | str) -> list[Federation] | None:
                 kept.setdefault(key, Roles({}, {}, {}))._asdict()[role][name] = tensor
             state = kept.pop("state")
             history = History.load(newest / f"history-{index}.json")
+            done = len(history.rounds)
+            require(newest.name == f"round-{done:06d}", f"history-{index}.json has {done} rounds")
         except (SafetensorError, FileNotFoundError, ValueError, KeyError) as error:
             raise InputError(
                 f"{newest} is damaged, or no checkpoint of this version ({error}): move it away, and the run "
