@@ -182,7 +182,6 @@ def fml(
         >>> mfl(clients, half, ends, half.repeat(2, 1)), fml(clients, half, ends, half.repeat(2, 1))
         (tensor(2.), tensor(1.))
     """
-    check_clients(losses, weights)
     check_mixtures(mixtures, len(losses), len(models))
     # w^k = sum_c pi_c^k w_c
     personal = torch.einsum("kc,c...->k...", mixtures, models)

@@ -59,7 +59,7 @@ def smallest_offset(
     """
     # eta_t0 <= 2 eta_t within a round, and 4 L eta_t p(k | c) <= p_hat(k | c) / 2
     needed = torch.as_tensor(8 * rate * smoothness / evenness)
-    return torch.maximum(needed, torch.as_tensor(3 * local_steps, dtype=needed.dtype))
+    return torch.maximum(needed, torch.as_tensor(3 * local_steps))
 
 
 def bound_terms(

@@ -64,7 +64,7 @@ def test_keys_are_unrelated(difference: int) -> None:
 
 def test_the_calls_of_a_step_are_unrelated() -> None:
     ones = torch.ones(SIZE, dtype=torch.float64)
-    with Dropout(key(5)):
+    with Dropout(key(0)):  # which scrambles to itself
         masks = [functional.dropout(ones, 0.5) for _ in range(4)]
     for place, one in enumerate(masks):
         for other in masks[:place]:

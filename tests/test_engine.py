@@ -105,10 +105,11 @@ NETWORKS = {
         normal(4),
         True,
     ),
-    # 40 x 40 is large enough for factors, 4 x 40 and 40 x 3 are not
+    # 40 x 40 is large enough for factors, 4 x 40 and 40 x 3 are not; what drops nothing uses up no mask
     "wide": Network(
         lambda: nn.Sequential(
-            nn.Linear(4, 40), nn.LeakyReLU(), nn.Dropout(0.2), nn.Linear(40, 40), nn.GELU(), nn.Linear(40, 3)
+            nn.Linear(4, 40), nn.LeakyReLU(), nn.Dropout(0), nn.Dropout(0.2), nn.Linear(40, 40), nn.GELU(),
+            nn.Linear(40, 3),
         ),
         normal(4),
         True,

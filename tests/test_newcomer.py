@@ -62,6 +62,12 @@ def test_renamed_prototypes_are_as_near() -> None:
     assert match_prototypes(FEATURES[0], far).argmax() == 1
 
 
+def test_near_is_meant_of_squared_distances() -> None:
+    # 3^2 > 2^2 + 2^2, though 3 < 2 + 2
+    clusters = torch.tensor([[[3.0, 0.0]], [[2.0, 2.0]]])
+    assert match_prototypes(torch.zeros(1, 2), clusters).tolist() == [0, 1]
+
+
 @pytest.mark.parametrize("rule", ["labels", "entropy", "prototypes"])
 def test_several_newcomers_at_once_are_each_as_alone(rule: str) -> None:
     together = {
@@ -142,12 +148,18 @@ def test_a_one_hot_router_stays() -> None:
         (lambda: match_labels(OUTPUTS[0, 0], LABELS[0]), "must be"),
         (lambda: match_labels(OUTPUTS[0], LABELS[0, 1:]), r"labels has the shape \(4,\)"),
         (lambda: match_labels(OUTPUTS[0], LABELS[0] + L), "labels go from"),
+        (lambda: match_labels(OUTPUTS[0], LABELS[0] - L), "labels go from"),
         (lambda: match_labels(OUTPUTS[0], LABELS[0].double()), "integers"),
         (lambda: minimise_entropy(OUTPUTS[0, :, :0]), "at least one sample"),
         (lambda: match_prototypes(FEATURES[0, :, 1:], PROTOTYPES), "features have the shape"),
+        (lambda: match_prototypes(FEATURES[0, 0], PROTOTYPES), "features have the shape"),
         (lambda: match_prototypes(FEATURES[0], PROTOTYPES[0]), "prototypes"),
         (lambda: match_prototypes(FEATURES[0, :0], PROTOTYPES), "N at least 1"),
-        (lambda: match_prototypes(FEATURES[0] * torch.nan, PROTOTYPES), "no prototype is at a finite"),
+        # one of two newcomers
+        (
+            lambda: match_prototypes(torch.stack([FEATURES[0], FEATURES[1] * torch.nan]), PROTOTYPES),
+            "no prototype is at a finite",
+        ),
         (lambda: match_prototypes(FEATURES[0], PROTOTYPES + torch.inf), "no prototype is at a finite"),
         (
             lambda: prototypes([FEATURES[0], FEATURES[0, :, 1:]], [LABELS[0]] * 2, torch.ones(2, 1), L),
@@ -159,6 +171,7 @@ def test_a_one_hot_router_stays() -> None:
             ),
             "N at least 1",
         ),
+        (lambda: prototypes([FEATURES[0, :, 0]], [LABELS[0]], torch.ones(1, 1), L), r"must be \(N, d\)"),
         (lambda: prototypes([FEATURES[0]], [], torch.ones(1, 1), L), "labels of 0"),
         (lambda: prototypes([FEATURES[0]], [LABELS[0]], torch.ones(1, 2), L), "mixtures"),
         (lambda: prototypes([FEATURES[0]], [LABELS[0] + 1], torch.ones(1, 1), L), "labels go from"),

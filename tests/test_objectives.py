@@ -88,6 +88,8 @@ def test_values_by_hand() -> None:
     assert float(mfl(losses, weights, models, mixtures)) == 1.5 + 4 + 1.5
     # w^k = 5/2, 1, 2: 1/2 * 9/4 + 1/4 * 16 + 1/4 * 6
     assert float(fml(losses, weights, models, mixtures)) == 1.125 + 4 + 1.5
+    # Gamma looks at the C models, not at the clients' mixtures of them: 1 + 3
+    assert float(fml(losses, weights, models, mixtures, torch.sum)) == 6.625 + 4
 
 
 @given(SEEDS)
@@ -209,16 +211,20 @@ def test_what_is_no_distribution_is_refused() -> None:
     case = Case(3)
     with pytest.raises(InputError, match=r"weights has the shape \(4,\) for 5 clients"):
         fl(case.losses, case.weights[:4], case.models[0])
-    with pytest.raises(InputError, match=r"weights has sums 2\.0.*sum to 1"):
-        fl(case.losses, 2 * case.weights, case.models[0])
+    for total in (0.5, 2.0):
+        with pytest.raises(InputError, match=f"weights has sums {total}.*sum to 1"):
+            fl(case.losses, total * case.weights, case.models[0])
     with pytest.raises(InputError, match=r"weights has the shape \(0,\), which is empty"):
         fl([], case.weights[:0], case.models[0])
-    with pytest.raises(InputError, match=r"models has 3 rows for 5 clients"):
-        pfl(case.losses, case.weights, case.models)
+    for rows in (3, 6):
+        with pytest.raises(InputError, match=f"models has {rows} rows for 5 clients"):
+            pfl(case.losses, case.weights, case.models[:1].expand(rows, -1))
     for clusters in ([0, 0, 1, 2, -1], [0, 0, 1, 2, 3], [0, 0, 1, 2], [0.0, 0.0, 1.0, 2.0, 1.0]):
         with pytest.raises(InputError, match=r"each of the 5 needs an integer in \[0, 3\)"):
             cfl(case.losses, case.weights, case.models[:3], torch.tensor(clusters))
     for objective in (mfl, fml):
+        with pytest.raises(InputError, match=r"weights has the shape \(4,\) for 5 clients"):
+            objective(case.losses, case.weights[:4], case.models, case.mixtures)
         with pytest.raises(InputError, match=r"mixtures has the shape \(5, 2\).*need \(5, 3\)"):
             objective(case.losses, case.weights, case.models, case.mixtures[:, :2])
         with pytest.raises(InputError, match=r"mixtures has sums.*smallest entry -0\.33"):

@@ -50,7 +50,7 @@ def test_the_terms_by_hand() -> None:
     ],
 )
 def test_the_terms_have_the_theorems_exponents(term: str, argument: str, power: float) -> None:
-    given = {**RUN, "steps": 1e9, "rate": 1.5}
+    given = {**RUN, "steps": 10**9, "rate": 1.5}
     doubled = {**given, argument: 2 * given[argument]}
     ratio = bound_terms(**doubled)[term] / bound_terms(**given)[term]
     assert float(ratio.log2()) == pytest.approx(power, abs=1e-3)
