@@ -143,6 +143,8 @@ def test_every_row_can_be_configured_on_every_column(name: str) -> None:
         needed = methods.METHODS[cell.row.method].needs
         assert {setting: getattr(cell.settings, setting) for setting in needed} == needed, cell
         assert cell.settings.rounds == tasks.TASKS[cell.task].settings.rounds
+        # what a file keeps is compared with it
+        assert json.loads(json.dumps(configuration(cell))) == configuration(cell)
 
 
 def test_all_cells_of_a_seed_come_before_the_next() -> None:
@@ -164,6 +166,8 @@ def test_names_that_do_not_exist_are_told_with_those_that_do() -> None:
         experiments.cells(METHODS, columns=["mnist"])
     with pytest.raises(InputError, match="seeds is 0"):
         experiments.cells(METHODS, seeds=0)
+    with pytest.raises(InputError, match="seeds is 0"):
+        experiments.collect("methods", Path("nowhere"), seeds=0)
 
 
 # Rows become methods.
@@ -256,7 +260,7 @@ def long_history() -> History:
             )
         )
     sizes = {"base": 159010, "added": 4512}
-    return History({"task": "mnist-rotate-reduced"}, [k % 4 for k in range(300)], 1, 1, sizes, rounds)
+    return History({"task": "mnist-rotate-reduced"}, [k % 4 for k in range(300)], 1, 2, sizes, rounds)
 
 
 def test_a_result_is_small_and_read_as_it_was_written(tmp_path: Path) -> None:
@@ -277,8 +281,26 @@ def test_a_result_is_small_and_read_as_it_was_written(tmp_path: Path) -> None:
     assert summary.clients["loss"] == pytest.approx(last.client_loss, rel=1e-5)
     assert np.array(summary.clients["mixture"]) == pytest.approx(np.array(last.mixture), abs=6e-5)
     assert summary.rounds["test_loss"] == pytest.approx([entry.test_loss for entry in history.rounds])
+    assert summary.sizes == {"base": 159010, "added": 4512, "bytes_up": 1, "bytes_down": 2}
     assert set(made) == {"command", "device", "versions", "commit"}
     assert "thread" in made["device"]
+
+
+def test_a_client_alone_has_no_deviation_and_a_regression_no_accuracy() -> None:
+    last = Round(1, 1.0, 0.5, test_loss=2.0, client_loss=[2.0], mixture=[[1.0]])
+    cell = Cell(METHODS.row("fedavg"), "synthetic-linear", 1)
+    summary = summarise(cell, History({}, [0], 1, 2, {}, [last]), MADE)
+    assert (summary.score, summary.clients["loss_sd"], summary.clients["accuracy_mean"]) == (2.0, None, None)
+
+
+@pytest.mark.parametrize(
+    "name", ["configuration", "run", "seed", "made", "clusters", "sizes", "rounds", "clients"]
+)
+def test_a_result_with_a_value_of_another_kind_is_refused(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "result.json"
+    replace(result(Cell(METHODS.row("fedavg"), "digits-rotate", 1), 50.0), **{name: "other"}).save(path)
+    with pytest.raises(InputError, match=rf"no results file of this version \({name} is no"):
+        read(path)
 
 
 def test_a_result_of_another_configuration_is_refused_by_name(tmp_path: Path) -> None:
@@ -308,6 +330,8 @@ def test_results_are_loaded_as_a_tidy_frame(tmp_path: Path) -> None:
     assert frame["round"].tolist() == [10, 20] * 3
     assert frame["test_accuracy"].tolist()[:4] == [0.5, 0.5, 0.51, 0.51]
     assert frame["test_accuracy"].isna().sum() == 2
+    assert frame.dtypes[["train_loss", "test_loss", "test_accuracy", "mismatch"]].tolist() == [float] * 4
+    assert frame.index.is_unique
     with pytest.raises(InputError, match="there is no folder"):
         experiments.load_results(tmp_path / "nothing")
     (tmp_path / "empty").mkdir()
@@ -322,8 +346,8 @@ def test_a_table_has_means_deviations_marks_and_differences(tmp_path: Path) -> N
         "fedavg": [91.0, 91.4],  # the paper's 91.5 0.6
         "local-adaptor": [80.0, 80.2],  # 86.6 0.3
         "ensemble-optimal": [95.8, 95.84],
-        "floral-1-learned": [91.16, 91.24],  # 91.20, printed like FedAvg's mean
-        "floral-1-optimal": [93.0],
+        "floral-1-learned": [91.16, 91.22],  # 91.19, printed like FedAvg's mean: both are second best
+        "floral-1-optimal": [91.0],
         "floral-10-learned": [],
     }
     fill_with(tmp_path, scores)
@@ -338,12 +362,16 @@ def test_a_table_has_means_deviations_marks_and_differences(tmp_path: Path) -> N
         line.split("|")[1].strip(): line for line in experiments.markdown(filled).splitlines() if "|" in line
     }
     assert "| **95.8 ± 0.0** | **95.8 ± 0.3** |" in lines["Ensemble, optimal"]
-    assert "| 91.2 ± 0.3 " in lines["FedAvg"]
+    assert "| *91.2 ± 0.3* " in lines["FedAvg"]
+    assert "| *91.2 ± 0.0* " in lines["FLoRAL(1%), learned"]
     assert "| 80.1 ± 0.1 † " in lines["Local Adaptor"]
-    assert "| *93.0* [1] " in lines["FLoRAL(1%), optimal"]
+    assert "| 91.0 [1] " in lines["FLoRAL(1%), optimal"]
     assert lines["FLoRAL(10%), learned"].split("|")[2].strip() == "-"
-    assert "500 rounds, on a machine" in experiments.markdown(filled)
-    assert "seeds 1 to 2, accuracy in per cent, ours | the paper's. Best" in experiments.markdown(filled)
+    notes = " ".join(filled.notes())
+    assert "500 rounds, on a machine." in notes
+    assert "seeds 1 to 2, accuracy in per cent, ours | the paper's. Best" in notes
+    assert "† differs from the paper" in notes
+    assert "[n]: only n of the 2 seeds." in notes
     latex = experiments.latex(filled)
     assert r"Ensemble, optimal & \textbf{95.8 $\pm$ 0.0} & \textbf{95.8 $\pm$ 0.3} \\" in latex
     assert r"Local Adaptor & 80.1 $\pm$ 0.1$^\dagger$ & 86.6 $\pm$ 0.3 \\" in latex
@@ -374,6 +402,7 @@ def test_a_regression_is_better_with_a_smaller_loss(tmp_path: Path) -> None:
     assert "| 2.6 ± 0.141 " in text
     assert "paper |" not in text  # it has no numbers for it
     assert "seeds 1 to 2, test loss, ours. Best" in text
+    assert "[n]" not in text  # all are there
 
 
 def test_a_diverged_seed_is_said_and_counts_for_nothing(tmp_path: Path) -> None:

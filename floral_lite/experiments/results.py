@@ -156,8 +156,7 @@ def find(cell: Cell, folder: Path, same_rounds: bool = True) -> Result | None:
     if not path.exists():
         return None
     result = read(path)
-    # to and from JSON, so that tuples and lists are the same
-    wanted = flat(json.loads(json.dumps(configuration(cell)))) | {"seed": cell.seed}
+    wanted = flat(configuration(cell)) | {"seed": cell.seed}
     found = flat(result.configuration) | {"seed": result.seed}
     same = (wanted.keys() & found.keys()) - (set() if same_rounds else {"settings.rounds"})
     for key in sorted(same):
