@@ -52,11 +52,14 @@ def test_arrays_may_run_backwards() -> None:
     assert torch.equal(*kept)
 
 
-def test_labels_are_shifted_modulo_their_number() -> None:
-    task = tasks.from_arrays(
-        IMAGES, LABELS, IMAGES[:24], LABELS[:24], transform="label-shift", seed=3, **FOUR
-    )
-    plain = tasks.from_arrays(IMAGES, LABELS, IMAGES[:24], LABELS[:24], seed=3, **{**FOUR, "num_clusters": 1})
+@pytest.mark.parametrize(
+    ("labels", "test_labels"), [(LABELS, LABELS[:24] % 5), (LABELS % 5, LABELS[:24])], ids=["train", "test"]
+)
+def test_labels_are_shifted_modulo_their_number(labels: Any, test_labels: Any) -> None:
+    """Wherever the largest of them is."""
+    given = (IMAGES, labels, IMAGES[:24], test_labels)
+    task = tasks.from_arrays(*given, transform="label-shift", seed=3, **FOUR)
+    plain = tasks.from_arrays(*given, seed=3, **{**FOUR, "num_clusters": 1})
     for client, cluster in enumerate(task.clusters.tolist()):
         assert torch.equal((task.train[client].targets - cluster) % 6, plain.train[client].targets)
         assert torch.equal(task.train[client].inputs, plain.train[client].inputs)
@@ -74,11 +77,15 @@ def test_labels_are_cut_into_groups() -> None:
 
 
 def test_the_seed_decides_split_dealing_and_built_models() -> None:
-    arguments = {**FOUR, "num_clusters": 1}
+    arguments, before = {**FOUR, "num_clusters": 1}, torch.get_rng_state()
     first, again, other = (tasks.from_arrays(IMAGES, LABELS, seed=seed, **arguments) for seed in (1, 1, 2))
+    assert torch.equal(torch.get_rng_state(), before)
     assert torch.equal(first.train[3].inputs, again.train[3].inputs)
     assert torch.equal(first.test[3].inputs, again.test[3].inputs)
     assert not torch.equal(first.train[3].inputs, other.train[3].inputs)
+    assert isinstance(first.test, Pool)
+    assert isinstance(other.test, Pool)
+    assert not torch.equal(first.test.inputs, other.test.inputs)
     weights = [task.model.get_parameter("1.weight") for task in (first, again, other)]
     assert torch.equal(weights[0], weights[1])
     assert not torch.equal(weights[0], weights[2])
@@ -114,6 +121,28 @@ def test_arrays_of_every_kind_are_copied(kind: str) -> None:
     assert not task.train[2].inputs.requires_grad
     torch.testing.assert_close(task.train[2].inputs, expected.train[2].inputs)
     assert torch.equal(task.train[2].targets, expected.train[2].targets)
+
+
+def test_bytes_stay_bytes_unless_the_model_has_another_precision() -> None:
+    for precision, kept in ((torch.float32, torch.uint8), (torch.float64, torch.float64)):
+        # a batch norm refuses one sample in training
+        model = nn.Sequential(nn.Flatten(), nn.Linear(36, 6), nn.BatchNorm1d(6)).to(precision)
+        task = tasks.from_arrays(IMAGES, LABELS, model=model, num_clients=8)
+        assert isinstance(task.train, Pool)
+        assert task.train.inputs.dtype == kept
+        assert task.train[0].inputs.dtype == precision
+
+
+def test_a_model_that_writes_into_its_inputs_leaves_the_task_s_alone() -> None:
+    model = nn.Sequential(nn.ReLU(inplace=True), nn.Linear(2, 2))
+    task = tasks.from_arrays(-np.ones((10, 2)), np.arange(10) % 2, model=model, num_clients=1)
+    assert (task.train[0].inputs == -1).all()
+
+
+@pytest.mark.parametrize("integers", [np.uint8, np.uint16, np.uint32, np.uint64])
+def test_labels_may_be_integers_without_a_sign(integers: type) -> None:
+    task = tasks.from_arrays(IMAGES, LABELS.astype(integers), **{**FOUR, "num_clusters": 1})
+    assert task.train[0].targets.dtype == torch.int64
 
 
 @pytest.mark.parametrize("as_given", [np.array, torch.tensor])
@@ -168,6 +197,7 @@ GRAY = np.zeros((20, 6, 6), np.uint8)
         ((IMAGES, LABELS[:9]), {}, r"images has shape \(120, 1, 6, 6\) and labels has \(9,\).*same N"),
         ((IMAGES, LABELS[:, None]), {}, r"labels has \(120, 1\)"),
         ((IMAGES[:0], LABELS[:0]), {}, "at least 1"),
+        ((LABELS, LABELS), {}, r"images has shape \(120,\)"),
         ((IMAGES, LABELS / 2), {}, "labels is of torch.float64.*integers from 0 on"),
         ((IMAGES, LABELS - 1), {}, "the smallest is -1.*integers from 0 on"),
         ((IMAGES, LABELS + 1), {"num_clusters": 1, "transform": None}, r"targets from \d to 6.*0 to 5"),
@@ -204,6 +234,14 @@ GRAY = np.zeros((20, 6, 6), np.uint8)
             | {"transform": None, "num_clusters": 1},
             r"inputs of shape \(5,\).*; numbers of words are .* not uint8, .*as int64; or give another model",
         ),
+        *(
+            ((LABELS[:, None] + 9, LABELS), {"model": model, "transform": None, "num_clusters": 1}, message)
+            for model, message in (
+                (nn.Embedding(5, 2), "of shape \\(1,\\) \\(index out of range"),
+                (nn.BatchNorm2d(3), "expected 4D input"),
+                (nn.Bilinear(1, 1, 6), "missing 1 required positional argument"),
+            )
+        ),
         (
             (IMAGES.astype(int), LABELS),
             {},
@@ -229,6 +267,8 @@ GRAY = np.zeros((20, 6, 6), np.uint8)
         ((IMAGES, LABELS), {"num_clients": 50}, r"num_clients is 50, but.*only 24 samples"),
         ((IMAGES, LABELS), {"test_fraction": 1.0}, r"test_fraction is 1\.0, of 120 images.*try 0\.2"),
         ((IMAGES, LABELS), {"test_fraction": 0.001}, r"test_fraction is 0\.001"),
+        ((IMAGES, LABELS), {"test_fraction": 0.999}, r"test_fraction is 0\.999"),
+        ((IMAGES, LABELS), {"test_fraction": np.nan}, "test_fraction is nan"),
         ((IMAGES, LABELS), {"data_fraction": 0.0}, r"data_fraction is 0\.0"),
         ((IMAGES, LABELS), {"seed": -1}, "seed is -1"),
         (

@@ -10,6 +10,7 @@ from torch import nn
 from torch.nn import functional
 
 from floral_lite import InputError, Settings, methods, tasks, train
+from floral_lite.data import FlipAndCrop
 from floral_lite.models import mlp
 
 IMAGES = np.random.default_rng(0).integers(256, size=(40, 1, 4, 4), dtype=np.uint8)
@@ -30,6 +31,7 @@ def test_every_client_keeps_its_samples_in_the_order_given() -> None:
     assert [len(shard) for shard in task.train] == [16, 8, 8]
     assert [len(shard) for shard in task.test] == [4, 2, 2]
     assert task.clusters.tolist() == [0, 0, 1]
+    assert task.details == {"task_clusters": 2, "num_clients": 3, "task_seed": 0}
     assert task.model.training
     for (images, labels), *shards in zip(PAIRS.values(), task.train, task.test, strict=True):
         seen = sorted(
@@ -44,20 +46,23 @@ def test_every_client_keeps_its_samples_in_the_order_given() -> None:
 
 
 def test_clients_may_bring_what_they_are_tested_on_in_any_order() -> None:
-    test = {name: (images[:1], labels[:1]) for name, (images, labels) in reversed(PAIRS.items())}
-    task = tasks.from_clients(PAIRS, test, settings=Settings(batch_size=5), **NETWORK)
+    test = {name: [images[:1], labels[:1]] for name, (images, labels) in reversed(PAIRS.items())}
+    task = tasks.from_clients(PAIRS, test, settings=Settings(batch_size=5), augment=FlipAndCrop(1), **NETWORK)
     assert [len(shard) for shard in task.train] == [20, 10, 10]
     for (images, _), shard in zip(PAIRS.values(), task.test, strict=True):
         assert torch.equal(shard.inputs, torch.tensor(images[:1]) / 255)
     assert task.clusters.tolist() == [0, 0, 0]
     assert task.settings.batch_size == 5
+    assert task.augment == FlipAndCrop(1)
 
 
-def test_the_seed_decides_the_split() -> None:
+def test_the_seed_decides_the_split_and_a_built_model() -> None:
     first, again, other = (tasks.from_clients(PAIRS, seed=seed, **NETWORK) for seed in (1, 1, 2))
     assert torch.equal(first.test[0].inputs, again.test[0].inputs)
     assert not torch.equal(first.test[0].inputs, other.test[0].inputs)
-    assert torch.equal(first.model.get_parameter("1.weight"), again.model.get_parameter("1.weight"))
+    weights = [task.model.get_parameter("1.weight") for task in (first, again, other)]
+    assert torch.equal(weights[0], weights[1])
+    assert not torch.equal(weights[0], weights[2])
 
 
 def test_targets_may_be_numbers_where_the_loss_takes_them() -> None:
@@ -66,6 +71,15 @@ def test_targets_may_be_numbers_where_the_loss_takes_them() -> None:
     assert not task.is_classification
     assert task.train[0].inputs.dtype == task.train[0].targets.dtype == torch.float64
     assert train(task, methods.FedAvg(task.model), rounds=1).history.rounds[0].test_loss is not None
+
+
+def test_a_loss_of_ones_own_gets_numbers_as_they_are_and_labels_as_torch_wants_them() -> None:
+    halves = {"a": (np.ones((5, 2)), np.full((5, 1), 0.5))}
+    task = tasks.from_clients(halves, model=nn.Linear(2, 1), loss=lambda x, y: (x - y).abs().mean())
+    assert task.train[0].targets.unique().tolist() == [0.5]
+    labels = {name: (images, of_owner.astype(np.int32)) for name, (images, of_owner) in PAIRS.items()}
+    task = tasks.from_clients(labels, loss=functional.multi_margin_loss, **NETWORK)
+    assert task.train[0].targets.dtype == torch.int64
 
 
 @pytest.mark.parametrize("kind", [bool, np.int64, np.float32])
@@ -91,20 +105,28 @@ def test_what_a_loss_compares_with_the_outputs_has_their_precision(kind: type) -
             "test must name the same clients, and ['east', 'south']",
         ),
         (
-            {"clusters": {**dict.fromkeys(PAIRS, 0), "west": 1}},
-            "clusters must name the same clients",
+            {"clusters": {**dict.fromkeys(PAIRS, 0), "west": 1, 3: 1}},
+            "clusters must name the same clients, and ['3', 'west']",
         ),
         ({"train": {"a": (IMAGES, LABELS[:3])}}, "the inputs of train['a'] has shape (40, 1, 4, 4)"),
         ({"train": {"a": (IMAGES, LABELS / 2)}}, "labels are integers from 0 on"),
-        ({"train": {"a": IMAGES}}, "train['a'] is of ndarray; it must be a pair of inputs and targets"),
+        ({"train": {"a": IMAGES[:2]}}, "train['a'] is of ndarray; it must be a pair of inputs and targets"),
         ({"train": {**PAIRS, "a": (IMAGES[:1], LABELS[:1])}}, "of the 1 samples of client 'a'"),
         (
             {"train": {**PAIRS, "a": (IMAGES[:, :, 1:], LABELS)}},
             "have the shapes [(1, 3, 4), (1, 4, 4)]",
         ),
         (
+            {"test": {**PAIRS, "east": (IMAGES[:, :, 1:], LABELS)}},
+            "have the shapes [(1, 3, 4), (1, 4, 4)]",
+        ),
+        (
             {"train": {**PAIRS, "a": (IMAGES.astype(float), LABELS)}},
             "train['north'] is of torch.uint8, which is read as x / 255, and train['a'] is not",
+        ),
+        (
+            {"test": {**PAIRS, "east": (IMAGES.astype(float), LABELS)}},
+            "train['north'] is of torch.uint8, which is read as x / 255, and test['east'] is not",
         ),
         (
             {"train": {"a": (np.where(IMAGES.max() == IMAGES, np.nan, IMAGES / 255), LABELS)}},
@@ -113,6 +135,8 @@ def test_what_a_loss_compares_with_the_outputs_has_their_precision(kind: type) -
         ({"settings": {}}, "settings is {}; it must be Settings, such as Settings(rounds=3)"),
         ({"model": nn.Linear(5, 3)}, "model does not take inputs of shape (1, 4, 4)"),
         ({"loss": functional.mse_loss, "train": {"a": (IMAGES, LABELS[:3])}}, "its targets (3,)"),
+        ({"loss": functional.mse_loss, "train": {"a": (1.0, 2.0)}}, "have shape (1,) and its targets (1,)"),
+        ({"loss": functional.mse_loss, "train": {"a": (IMAGES[:0], LABELS[:0])}}, "the same N of at least 1"),
         ({"loss": functional.mse_loss}, "targets of shape (16,), and the model's outputs have shape (16, 3)"),
     ],
 )

@@ -159,7 +159,7 @@ def read_arrays(images_name: str, images: Array, labels_name: str, labels: Array
         "must be (N, ...), such as (N, channels, H, W), and (N,), with the same N of at least 1",
     )
     require(
-        not targets.is_floating_point() and not targets.is_complex() and int(targets.min()) >= 0,
+        not targets.is_floating_point() and int(targets.min()) >= 0,
         f"{labels_name} is of {targets.dtype} and begins with {targets[:3].tolist()}, the smallest is "
         f"{targets.min().item()}; labels are integers from 0 on: number the classes",
     )

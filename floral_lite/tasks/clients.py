@@ -123,7 +123,7 @@ def from_clients(
         model=first,
         loss=loss,
         train=list(shards.values()),
-        test=[tested[client] for client in names],
+        test=list(tested.values()),
         clusters=torch.tensor([groups.index(known.get(client)) for client in names]),
         settings=Settings() if settings is None else settings,
         details={"task_clusters": len(groups), "num_clients": len(names), "task_seed": int(seed)},
