@@ -122,6 +122,7 @@ def test_a_pool_is_a_sequence_of_shards() -> None:
     assert same(pool[-1], pool[5])
     assert same(pool[-6], pool[0])
     assert [len(shard) for shard in pool[1:4]] == [1, 0, 3]
+    assert [len(shard) for shard in pool[4:0:-2]] == [7, 0]
     assert [len(shard) for shard in reversed(pool)] == list(reversed(SIZES))
     assert isinstance(pool[0], Shard)
     for client in (6, -7):

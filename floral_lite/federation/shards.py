@@ -59,8 +59,7 @@ class Changes(NamedTuple):
     def apply(self, inputs: Tensor) -> Tensor:
         """The inputs (k, B, ...) as changed."""
         draws = send(self.draws.flatten(0, 1), inputs.device)
-        changed = self.augment(inputs.flatten(0, 1), draws)
-        return changed.reshape(*inputs.shape[:2], *changed.shape[1:])
+        return self.augment(inputs.flatten(0, 1), draws).unflatten(0, inputs.shape[:2])
 
 
 class MadeShards(Sequence[Shard]):
