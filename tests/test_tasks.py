@@ -389,8 +389,9 @@ def test_the_truth_behind_synthetic_targets_can_be_had(name: str) -> None:
         assert not torch.allclose(targets, tasks.truth(other).targets(inputs, cluster), rtol=0.1)
     with pytest.raises(InputError, match=r"task is 'digits-rotate'.*synthetic-linear, synthetic-mlp"):
         tasks.truth(tasks.load("digits-rotate"))
-    # less training data, or another device's copy, have the same truth
+    # less training data are the first of them, and have the same truth, as has another device's copy
     small = tasks.load(name, seed=4, num_clients=6, num_clusters=3, data_fraction=0.5)
+    assert torch.equal(small.train[5].inputs, task.train[5].inputs[: len(small.train[5])])
     assert torch.equal(tasks.truth(small.to(torch.device("cpu"))).base, truth.base)
 
 
@@ -464,6 +465,8 @@ def test_mnist_tasks() -> None:
         ("digits-rotate", {"num_clusters": 21}, "num_clusters is 21.*1 to the number of clients, 20"),
         ("digits-rotate", {"num_clients": 0}, "num_clients is 0.*at least 1"),
         ("digits-rotate", {"num_clients": 360}, "num_clients is 360.*only 359 samples"),
+        ("digits-rotate", {"num_clients": 8.0}, r"num_clients is 8\.0; it must be a whole number"),
+        ("digits-rotate", {"num_clusters": 2.5}, r"num_clusters is 2\.5; it must be a whole number"),
         ("digits-rotate", {"data_fraction": 0.0}, r"data_fraction is 0\.0.*\(0, 1\]"),
         ("synthetic-linear", {"data_fraction": 1.01}, r"data_fraction is 1\.01.*\(0, 1\]"),
         ("digits-label-shift", {"seed": -1}, "seed is -1.*0 or more"),
