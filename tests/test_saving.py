@@ -202,6 +202,27 @@ def test_a_file_of_another_kind_is_refused(saved: Path, tmp_path: Path, write: A
     assert unchanged(model, before)
 
 
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ("{}", "KeyError"),
+        ("[]", "TypeError"),
+        ("no JSON", "JSONDecodeError"),
+        ("[" * 100_000, "RecursionError"),
+        # they would not fit into memory
+        ('{"num_clusters": 1000000000000}', "another number of adaptors than router logits"),
+    ],
+    ids=["nothing", "list", "text", "brackets", "adaptors"],
+)
+def test_settings_that_are_none_are_refused(saved: Path, tmp_path: Path, settings: str, reason: str) -> None:
+    with saving.safe_open(saved, framework="pt") as file:
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        metadata = file.metadata()
+    save_file(tensors, tmp_path / "other.safetensors", {**metadata, "settings": settings})
+    with pytest.raises(InputError, match=f"damaged, or of another version of floral_lite .*{reason}"):
+        load(tmp_path / "other.safetensors", Everything())
+
+
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="nowhere"):
         load(tmp_path / "nowhere.safetensors", Everything())
@@ -242,6 +263,30 @@ def test_a_plain_network_is_refused(write: Any, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"model is a Linear; it must be a Floral, .* save the state_dict"):
         write(Floral(nn.Linear(3, 2), rank=1).merge(), tmp_path / "model")
     assert not list(tmp_path.iterdir())
+
+
+class Mine(Router):
+    """A file has no room for its class."""
+
+
+def test_a_router_of_ones_own_is_not_saved(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"router is a Mine, .* a plain Router, or its state_dict\(\)"):
+        save(Floral(nn.Linear(3, 2), rank=1, router=Mine()), tmp_path / "model.safetensors")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_weight_with_its_channels_last_is_saved(tmp_path: Path) -> None:
+    base = nn.Conv2d(2, 3, 3).to(memory_format=torch.channels_last)
+    assert not base.weight.is_contiguous()
+    save(Floral(base, rank=1), tmp_path / "model.safetensors")
+    loaded = load(tmp_path / "model.safetensors", nn.Conv2d(2, 3, 3))
+    assert torch.equal(loaded.base.get_parameter("weight"), base.weight)
+
+
+def test_a_floral_in_half_precision_is_loaded_with_its_router(tmp_path: Path) -> None:
+    save(Floral(nn.Linear(3, 2), rank=1).bfloat16(), tmp_path / "model.safetensors")
+    loaded = load(tmp_path / "model.safetensors", nn.Linear(3, 2).bfloat16())
+    assert loaded.router_logits.dtype == torch.bfloat16
 
 
 def test_a_floral_is_not_loaded_into_a_floral(tmp_path: Path) -> None:
