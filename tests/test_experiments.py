@@ -317,6 +317,11 @@ def test_a_result_of_another_configuration_is_refused_by_name(tmp_path: Path) ->
     (tmp_path / second.path).write_bytes((tmp_path / cell.path).read_bytes())
     with pytest.raises(InputError, match=r"seed-2\.json was made with seed=1, and this is 2"):
         find(second, tmp_path)
+    # a setting that is newer than the file
+    older = result(cell, 50.0)
+    del older.configuration["settings"]["precision"]
+    older.save(tmp_path / cell.path)
+    assert find(cell, tmp_path) is not None
     (tmp_path / cell.path).write_text("{}")
     with pytest.raises(InputError, match=r"seed-1\.json is no results file"):
         find(cell, tmp_path)
@@ -372,6 +377,9 @@ def test_a_table_has_means_deviations_marks_and_differences(tmp_path: Path) -> N
     assert "seeds 1 to 2, accuracy in per cent, ours | the paper's. Best" in notes
     assert "† differs from the paper" in notes
     assert "[n]: only n of the 2 seeds." in notes
+    # of nothing there is nothing more to say; that one column is not the paper's does not matter
+    (note,) = experiments.collect("methods", tmp_path / "empty", ["mnist-rotate", "digits-rotate"]).notes()
+    assert "ours | the paper's" in note
     latex = experiments.latex(filled)
     assert r"Ensemble, optimal & \textbf{95.8 $\pm$ 0.0} & \textbf{95.8 $\pm$ 0.3} \\" in latex
     assert r"Local Adaptor & 80.1 $\pm$ 0.1$^\dagger$ & 86.6 $\pm$ 0.3 \\" in latex
@@ -385,6 +393,10 @@ def test_a_difference_counts_beyond_two_deviations_of_both(tmp_path: Path) -> No
         fill_with(tmp_path, {"fedavg": [mean - spread, mean + spread]})
         two = experiments.collect("methods", tmp_path, ["mnist-rotate"], ["fedavg"], seeds=2)
         assert experiments.frame(two)["off"].tolist() == [off], mean
+    # the paper's smaller tables have no deviations
+    fill_with(tmp_path, {"floral-1-optimal": [10.0, 11.0]}, "cifar10-rotate")
+    small = experiments.collect("convlora", tmp_path, ["cifar10-rotate"], ["floral-1-optimal"], seeds=2)
+    assert experiments.frame(small)["off"].tolist() == [False]
     # one seed has no deviation
     one = experiments.frame(experiments.collect("methods", tmp_path, ["mnist-rotate"], ["fedavg"], seeds=1))
     assert one["sd"].isna().all()
