@@ -91,16 +91,23 @@ def test_a_client_works_with_everything_but_the_others_own() -> None:
     assert client_bytes(optimal, first_state(task, optimal)) == (shared + clustered // 2 + 1) * DOUBLE
 
 
-@given(st.integers(1, 10**7), st.integers(1, 40), st.sampled_from([0.0, 0.9]))
+@given(
+    st.integers(1, 10**7),
+    st.integers(1, 40),
+    st.sampled_from([0.0, 0.9]),
+    # the others keep where the round began, or step ahead to another place
+    st.sampled_from([("fedavg", 0), ("fedprox", 1), ("per-fedavg", 1)]),
+)
 def test_a_stack_takes_as_much_as_is_allowed_and_no_more(
-    max_memory: int, batch_size: int, momentum: float
+    max_memory: int, batch_size: int, momentum: float, method_and_copies: tuple[str, int]
 ) -> None:
+    name, more = method_and_copies
     task = mlp_task(batch_size=batch_size, momentum=momentum)
-    method = methods.FedAvg(task.model)
+    method = methods.make(name, task.model)
     num_clients = Memory(max_memory, CPU).clients_at_once(
         task, method, first_state(task, method), task.settings
     )
-    parameters = (4 * 6 + 6 + 6 * 3 + 3) * (4 if momentum else 3)
+    parameters = (4 * 6 + 6 + 6 * 3 + 3) * ((4 if momentum else 3) + more)
     fetched = 2 * STEPS_FETCHED * batch_size * 4
     kept = 2 * batch_size * (4 + 6)
     of_a_client = (parameters + fetched + kept) * DOUBLE
@@ -126,8 +133,12 @@ def test_a_cpu_trains_convolutions_one_by_one() -> None:
 
 
 class Centred(nn.Module):
+    def __init__(self, share: float) -> None:
+        super().__init__()
+        self.share = nn.Parameter(torch.tensor(share))
+
     def forward(self, inputs: Tensor) -> Tensor:
-        return inputs - inputs.mean(dim=0)
+        return inputs - self.share * inputs.mean(dim=0)
 
 
 class Attention(nn.Module):
@@ -149,7 +160,8 @@ MEETINGS: dict[str, tuple[Callable[[], nn.Module], bool, bool]] = {
     "attention": (lambda: Attention(0.0), False, False),
     "batch norm": (lambda: between(nn.BatchNorm1d(6)), True, False),
     "without statistics": (lambda: between(nn.BatchNorm1d(6, track_running_stats=False)), True, True),
-    "a user's own": (lambda: between(Centred()), True, True),
+    "a user's own": (lambda: between(Centred(1.0)), True, True),
+    "nothing at first": (lambda: between(Centred(0.0)), True, True),
     # dropout that draws for the whole batch from torch's own generator
     "its own draws": (lambda: Attention(0.5), True, False),
 }
