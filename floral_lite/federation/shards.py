@@ -59,7 +59,8 @@ class Changes(NamedTuple):
     def apply(self, inputs: Tensor) -> Tensor:
         """The inputs (k, B, ...) as changed."""
         draws = send(self.draws.flatten(0, 1), inputs.device)
-        return self.augment(inputs.flatten(0, 1), draws).unflatten(0, inputs.shape[:2])
+        changed = self.augment(inputs.flatten(0, 1), draws)
+        return changed.reshape(*inputs.shape[:2], *changed.shape[1:])
 
 
 class MadeShards(Sequence[Shard]):
