@@ -161,7 +161,8 @@ def read_arrays(images_name: str, images: Array, labels_name: str, labels: Array
     require(
         not targets.is_floating_point() and int(targets.min()) >= 0,
         f"{labels_name} is of {targets.dtype} and begins with {targets[:3].tolist()}, the smallest is "
-        f"{targets.min().item()}; labels are integers from 0 on: number the classes",
+        f"{targets.min().item()}; labels are integers from 0 on: number the classes, or give "
+        "`from_clients` a loss for numbers",
     )
     return inputs, targets.long()
 
