@@ -234,7 +234,9 @@ def test_image_tasks_share_one_copy_of_the_images_whatever_their_number_and_clus
 
     prepare = image_task(source, lambda: nn.Flatten(), rotated)
     recipe = replace(tasks.TASKS["digits-rotate"], prepare=prepare)
-    monkeypatch.setitem(tasks.TASKS, "digits-rotate", replace(recipe, loss=lambda outputs, targets: outputs))
+    monkeypatch.setitem(
+        tasks.TASKS, "digits-rotate", replace(recipe, loss=lambda outputs, targets: outputs.mean())
+    )
     loaded = tasks.load_seeds("digits-rotate", [0, 1, 2], num_clusters=8, data_fraction=0.1)
     assert len(read) == 1
     for task in loaded:
@@ -626,6 +628,15 @@ def numbers(*shape: int, dtype: torch.dtype = torch.float32) -> Shard:
 def test_targets_that_do_not_fit_the_outputs_are_refused(loss: Loss, targets: Shard, message: str) -> None:
     with pytest.raises(InputError, match=f"client 0 has train {message}"):
         task([targets], [targets], loss=loss)
+
+
+@pytest.mark.parametrize(
+    ("loss", "told"),
+    [(nn.MSELoss(reduction="none"), r"2 samples is of shape \(2, 3\)"), (lambda *_: None, "of a NoneType")],
+)
+def test_a_loss_is_one_number(loss: Any, told: str) -> None:
+    with pytest.raises(InputError, match=f"{told}; it must be .*reduction='mean'"):
+        task([numbers(3)], [numbers(3)], loss=loss)
 
 
 def test_every_client_must_have_targets_that_fit() -> None:

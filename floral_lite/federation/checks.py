@@ -158,6 +158,19 @@ def check_targets(task: Task, of_labels: bool, numbers: bool) -> None:
             )
 
 
+def check_loss(task: Task) -> None:
+    """A loss is one number for a batch: what it returns for the first client's first samples."""
+    inputs, targets = (tensor[:2] for tensor in task.train[0])
+    with torch.no_grad():
+        loss: object = task.loss(copy.deepcopy(task.model).eval()(inputs.clone()), targets)
+    told = f"shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else f"a {type(loss).__name__}"
+    require(
+        isinstance(loss, Tensor) and loss.dim() == 0,
+        f"the loss of {len(targets)} samples is of {told}; it must be a tensor of one number, their mean, "
+        "as with reduction='mean'",
+    )
+
+
 def check_batches(task: Task, batch_size: int) -> None:
     """Refuse a batch of one sample where a batch norm would take the mean over it.
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ..errors import require
-from .checks import check_buffers, check_clients, check_finite, check_layers, check_targets
+from .checks import check_buffers, check_clients, check_finite, check_layers, check_loss, check_targets
 from .clients import to_device
 from .settings import Settings
 from .shards import Augment, Shard
@@ -58,7 +58,8 @@ class Task:
     Raises:
         InputError: a client is without data, lengths differ, a target is out of range or of another shape
             than the outputs, or the model has a layer under two names, a batch norm without momentum, a
-            buffer of its own that training moves, or outputs that are no tensor.
+            buffer of its own that training moves, or outputs that are no tensor; or the loss is not one
+            number.
     """
 
     name: str
@@ -84,6 +85,7 @@ class Task:
         numbers = compares_numbers(self.loss)
         if self.is_classification or numbers:
             check_targets(self, self.loss in OF_LABELS, numbers)
+        check_loss(self)
 
     def __repr__(self) -> str:
         """In a line: its tensors would fill pages."""
