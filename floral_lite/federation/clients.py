@@ -42,12 +42,16 @@ def gather(
     """
     if isinstance(shards, Pool):
         return shards.gather(clients, rows, changes)
-    taken = [shards[client] for client in clients]
-    picked = [
-        [tensor[own.to(tensor.device)] for tensor in shard] for shard, own in zip(taken, rows, strict=True)
-    ]
-    inputs, targets = (torch.stack(parts) for parts in zip(*picked, strict=True))
+    inputs, targets = (_picked(parts, rows) for parts in zip(*(shards[k] for k in clients), strict=True))
     return Shard(inputs if changes is None else changes.apply(inputs), targets)
+
+
+def _picked(tensors: Sequence[Tensor], rows: Tensor) -> Tensor:
+    """Rows of its own from each tensor, copied once, whole samples at a time, to where they stand in the stack."""
+    stacked = tensors[0].new_empty(*rows.shape, *tensors[0].shape[1:])
+    for tensor, own, place in zip(tensors, rows, stacked, strict=True):
+        torch.index_select(tensor, 0, own.to(tensor.device), out=place)
+    return stacked
 
 
 def to_device(
