@@ -31,6 +31,13 @@ def test_each_seed_is_a_dot_and_their_mean_a_line() -> None:
     assert [axis.get_title() for axis in made.axes] == list(COLUMNS.values())
 
 
+def test_the_fourth_column_stands_below_and_names_its_rows_again() -> None:
+    made = comparison.seeds(RUNS, ROWS, {name: f"Task {name}" for name in "abcd"})
+    named = [any(label.get_text() for label in axis.get_yticklabels()) for axis in made.axes[:4]]
+    assert named == [True, False, False, True]
+    assert not np.isfinite(made.axes[3].lines[0].get_xdata()).any()  # it has no runs
+
+
 def test_each_method_has_a_mark_where_its_runs_came_to() -> None:
     made = comparison.found(RUNS[RUNS["column"] == "a"], ROWS, level=60.0)
     assert_readable(made)

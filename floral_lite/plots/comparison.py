@@ -1,4 +1,4 @@
-"""Figures of the page on the relatives: every seed of every method, and who found the clusters."""
+"""Figures of the pages on relatives and routing rules: every seed of every method, and who found the clusters."""
 
 from collections.abc import Mapping
 
@@ -13,16 +13,16 @@ def seeds(runs: pd.DataFrame, rows: Mapping[str, str], columns: Mapping[str, str
 
     Args:
         runs: one line a seed: row, column, and accuracy in per cent.
-        rows: what each row is called, in the order from the top.
-        columns: what each column is called.
+        rows: what each row is called, in the order from the top; one without runs stays empty.
+        columns: what each column is called; three stand side by side.
     """
-    made, axes = panels(list(columns.values()), 2.6, 0.26 * len(rows) + 0.5, across=len(columns))
+    made, axes = panels(list(columns.values()), 2.6, 0.26 * len(rows) + 0.5, across=3)
     for number, (axis, column) in enumerate(zip(axes, columns, strict=True)):
         for place, row in enumerate(rows):
             scores = runs[(runs["column"] == column) & (runs["row"] == row)]["accuracy"]
             axis.plot(scores, [place] * len(scores), "o", color=COLOURS[0], alpha=0.6, markersize=4)
             axis.plot(scores.mean(), place, "|", color=COLOURS[1], markersize=11, markeredgewidth=2)
-        name_rows(axis, list(rows.values()), shown=number == 0)
+        name_rows(axis, list(rows.values()), shown=number % 3 == 0)
         axis.set_xlabel("accuracy (%)")
     return made
 
