@@ -5,9 +5,10 @@
 Algorithm 1 takes both averages as they are. The authors' public code (zeligism/FLoRAL, `get_param_groups`)
 gives the server's optimizer the rate 1 for the base and the *clients'* learning rate for the adaptors: 0.1 on
 MNIST. With --all-of-it its initialisation and its router's noise and floor are taken as well. That code
-(`LinearLoRA`) also leaves the adaptors' biases where torch draws those of a layer with as many inputs as
-the rank, uniform in +-1 / sqrt(rank); the paper's adaptors add nothing at first. With --biases they are
-drawn here too, and those of Local Adaptor: together with --all-of-it, or alone, with Algorithm 1's server.
+(`LinearLoRA`, `ConvLoRA`) also leaves the adaptors' biases where torch draws those of the outer of two
+layers, uniform in +-1 / sqrt(its inputs): the rank, times the part of a kernel's sides that U has; the
+paper's adaptors add nothing at first. With --biases they are drawn here too, and those of Local Adaptor:
+together with --all-of-it, or alone, with Algorithm 1's server.
 Writes server-rate-TASK.json, authors-TASK.json, authors-biases-TASK.json or biases-TASK.json: the test
 accuracy after all rounds, otherwise with the settings of the first table. A case that is there already is
 not run again.
@@ -17,6 +18,7 @@ The accuracy is over all test images; on MNIST that is the table's mean over cli
 import itertools
 import json
 from collections.abc import Mapping
+from math import prod
 from pathlib import Path
 from typing import Annotated
 
@@ -37,14 +39,15 @@ LOCAL = "local"  # in place of a routing: Local Adaptor
 
 
 def drawn_biases(plan: Mapping[str, Adaptor], like: Mapping[str, Tensor], seed: int) -> dict[str, Tensor]:
-    """The adaptors' biases as torch draws those of a layer with as many inputs as the rank."""
+    """The adaptors' biases as torch draws those of the outer one of their two layers."""
     drawn = {}
     for name, adaptor in plan.items():
         bias = f"{name.rpartition('.')[0]}.bias.L"
         if isinstance(adaptor, LowRankAdaptor) and bias in like:
             uniform = torch.rand(like[bias].shape, generator=stream(seed, "biases", name))
-            # uniform in +-1 / sqrt(r)
-            drawn[bias] = ((2 * uniform - 1) / adaptor.rank**0.5).to(like[bias])
+            # uniform in +-1 / sqrt(r k_U), where a convolution's U has the sides k_U of the kernel
+            inputs = prod(adaptor.shapes["U"][1:])
+            drawn[bias] = ((2 * uniform - 1) / inputs**0.5).to(like[bias])
     return drawn
 
 
@@ -110,7 +113,8 @@ def main(
         if routing == LOCAL:  # whose adaptors never come to a server
             method = DrawnLocalAdaptor(task.model, budget=rho, init="authors" if all_of_it else "paper")
         else:
-            method = PartOfTheWay(task.model, budget=rho, routing=routing, **theirs)
+            clusters = task.details["task_clusters"]
+            method = PartOfTheWay(task.model, budget=rho, num_clusters=clusters, routing=routing, **theirs)
             method.share, method.draws_biases = share, biases
         (federation,) = train_runs([Run(task, method, seed)], settings)
         last = federation.history.rounds[-1]

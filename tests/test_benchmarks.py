@@ -20,6 +20,7 @@ from torch.func import functional_call
 from torch.nn import functional
 
 from floral_lite import Floral, Run, Settings, Task, clustering, methods, tasks, train_runs
+from floral_lite.adaptors import LowRankAdaptor
 from floral_lite.federation import Shard, federated_rounds
 from floral_lite.federation.draws import batches, draw
 from floral_lite.federation.loop import sample_clients
@@ -524,7 +525,7 @@ def test_a_server_goes_a_part_of_the_way_to_the_adaptors_average(benchmark: Any,
         torch.testing.assert_close(after.clustered[name], expected, rtol=1e-4, atol=1e-6)
 
 
-def test_biases_are_drawn_as_torch_draws_those_of_a_layer_of_the_rank(benchmark: Any) -> None:
+def test_biases_are_drawn_as_torch_draws_those_of_the_outer_layer(benchmark: Any) -> None:
     task, script = tasks.load("digits-rotate", seed=1), benchmark("server_rate")
     method, alone = script.PartOfTheWay(task.model, rank=4), script.DrawnLocalAdaptor(task.model, rank=4)
     usual = method.initialise(task.clusters, 1)
@@ -537,9 +538,14 @@ def test_biases_are_drawn_as_torch_draws_those_of_a_layer_of_the_rank(benchmark:
                 assert not torch.equal(drawn[0], drawn[1])
         else:
             assert torch.equal(tensor, usual.clustered[name])
+    adaptors = {"0.weight": LowRankAdaptor("balanced", (1000, 3, 5, 5), rows=(0, 3), columns=(1, 2), rank=4)}
+    (kernel,) = script.drawn_biases(adaptors, {"0.bias.L": torch.zeros(4, 1000)}, 1).values()
     with torch.random.fork_rng():
         torch.manual_seed(0)
         assert 0.49 < nn.Linear(4, 10_000).bias.abs().max() <= 0.5
+        of_torch = nn.Conv2d(4, 10_000, (1, 5)).bias  # U's layer: 4 channels, one side of the kernel
+    assert of_torch is not None
+    torch.testing.assert_close(kernel.abs().max(), of_torch.abs().max(), rtol=1e-2, atol=0)
 
 
 def test_a_servers_rate_is_tried_where_it_was_not(
