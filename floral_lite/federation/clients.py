@@ -47,7 +47,7 @@ def gather(
 
 
 def _picked(tensors: Sequence[Tensor], rows: Tensor) -> Tensor:
-    """Rows of its own from each tensor, copied once, whole samples at a time, to where they stand in the stack."""
+    """Rows of its own from each tensor, copied once, whole samples at a time, into the stack."""
     stacked = tensors[0].new_empty(*rows.shape, *tensors[0].shape[1:])
     for tensor, own, place in zip(tensors, rows, stacked, strict=True):
         torch.index_select(tensor, 0, own.to(tensor.device), out=place)

@@ -1,4 +1,4 @@
-"""Figures of the pages on relatives and routing rules: every seed of every method, and who found the clusters."""
+"""Figures of the pages on relatives and routing rules: every seed of every method, who found the clusters."""
 
 from collections.abc import Mapping
 
