@@ -255,7 +255,7 @@ def test_preconditioning_changes_the_gradients_of_factors_only() -> None:
     client, gradients = trained_client(method), trained_client(method)
     step = method.precondition(client, gradients)
     assert step.shared is gradients.shared
-    assert step.private is gradients.private
+    assert step.private[ROUTER] is gradients.private[ROUTER]
     assert torch.equal(step.clustered["bias.L"], gradients.clustered["bias.L"])
     v = client.clustered["weight.V"]
     # G_U (V^T V + eps I)^-1

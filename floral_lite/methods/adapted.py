@@ -9,6 +9,7 @@ from ..adaptors import Convolution, Initialisation, Norms, Options, Statistics
 from ..errors import require
 from ..factored import Mixture
 from ..names import joined
+from ..precondition import precondition
 from ..roles import Roles
 from ..seeds import stream
 from .base import Method, Part
@@ -89,3 +90,14 @@ class Adapted(Method):
             for name, adaptor in self.plan.items()
         }
         return {**client.shared, **mixtures}
+
+    def precondition(self, client: Roles, gradients: Roles) -> Roles:
+        """Those of the adaptors preconditioned, in whichever role these are."""
+        if not self.preconditioned:
+            return gradients
+        own = client.clustered | client.private
+        return Roles(
+            gradients.shared,
+            precondition(self.plan, own, gradients.clustered),
+            precondition(self.plan, own, gradients.private),
+        )

@@ -7,7 +7,6 @@ import torch
 from torch import Tensor, nn
 
 from ..adaptors import Convolution, Initialisation, Norms
-from ..precondition import precondition
 from ..roles import Roles
 from ..router import Router
 from .adapted import Adapted
@@ -78,12 +77,6 @@ class FLoRAL(Adapted, Routed):
             own = {name: tensor.narrow(axis, c, 1) for name, tensor in client.clustered.items()}
             models.append(self.adapted(client, own, whole))
         return models
-
-    def precondition(self, client: Roles, gradients: Roles) -> Roles:
-        """Those of the adaptors preconditioned."""
-        if not self.preconditioned:
-            return gradients
-        return gradients._replace(clustered=precondition(self.plan, client.clustered, gradients.clustered))
 
     def options(self) -> dict[str, object]:
         """C, the choices about adaptors, routing, and the router's own."""

@@ -5,7 +5,6 @@ from dataclasses import asdict
 from torch import Tensor, nn
 
 from ..adaptors import Convolution, Initialisation, Norms
-from ..precondition import precondition
 from ..roles import Roles
 from .adapted import Adapted
 from .base import Part, trainable
@@ -57,12 +56,6 @@ class LocalAdaptor(Adapted):
         first = client.private[f"{name}.{factor}"]  # (..., 1, *shape)
         mixture = first.new_ones(first.shape[: first.dim() - len(shape)])
         return self.adapted(client, client.private, mixture)
-
-    def precondition(self, client: Roles, gradients: Roles) -> Roles:
-        """Those of the adaptors preconditioned."""
-        if not self.preconditioned:
-            return gradients
-        return gradients._replace(private=precondition(self.plan, client.private, gradients.private))
 
     def options(self) -> dict[str, object]:
         """The choices about adaptors."""
