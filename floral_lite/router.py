@@ -82,14 +82,6 @@ class Router:
         # between the mixture and the uniform one, so that the smallest weight is the floor
         return self.floor + (1 - num_clusters * self.floor) * mixture
 
-    def only_cluster(self, router_logits: Tensor) -> Tensor | None:
-        """The cluster of each one-hot router, shape (...); None where noise or a floor give others weight.
-
-        Args:
-            router_logits: theta, shape (..., C), one finite number a row.
-        """
-        return None if self.floor or self.noise else router_logits.argmax(dim=-1)
-
     def penalty(self, router_logits: Tensor) -> Tensor:
         """What training adds to the loss: -lambda H(pi), a scalar."""
         if not self.entropy:

@@ -86,8 +86,9 @@ class Routed(Method):
         return client._replace(private=client.private | {ROUTER: -losses.to(client.private[ROUTER])})
 
     def only_cluster(self, private: dict[str, Tensor]) -> Tensor | None:
-        """The cluster of each router that is one-hot and stays so."""
-        return self.router.only_cluster(private[ROUTER]) if self.routing == "optimal" else None
+        """The cluster of each router that is one-hot and stays so; noise or a floor give others weight."""
+        soft = self.routing != "optimal" or self.router.floor or self.router.noise
+        return None if soft else private[ROUTER].argmax(dim=-1)
 
     def mixture(self, private: dict[str, Tensor]) -> Tensor:
         """pi^k = softmax(theta^k)."""
