@@ -66,7 +66,7 @@ def num_bytes(tensors: dict[str, Tensor]) -> int:
         >>> num_bytes({"0.weight": torch.zeros(10, 3), "0.bias": torch.zeros(10)})
         160
     """
-    return sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
+    return sum(tensor.nbytes for tensor in tensors.values())
 
 
 def is_statistic(name: str) -> bool:

@@ -73,7 +73,7 @@ class Memory:
             # what the round began with, and the place ahead at which gradients are taken
             copies += method.remembers_start + bool(method.inner_learning_rate)
             inputs = repeated(task.train[0].inputs, settings.batch_size)
-            fetched = 2 * STEPS_FETCHED * num_bytes({"inputs": inputs})
+            fetched = 2 * STEPS_FETCHED * inputs.nbytes
             kept = 2 * activation_bytes(task, method, state, inputs)
             needed = copies * client_bytes(method, state) + fetched + kept
             # a batch of one client keeps a CPU busy, and a grouped convolution is slower there
@@ -86,7 +86,7 @@ class Memory:
         if self._tested is None:
             inputs = repeated(task.test[0].inputs, rows)
             kept = activation_bytes(task, method, state, inputs)
-            needed = client_bytes(method, state) + 2 * num_bytes({"inputs": inputs}) + kept
+            needed = client_bytes(method, state) + 2 * inputs.nbytes + kept
             self._tested = max(1, self.max_memory // needed)
         return self._tested
 

@@ -91,7 +91,7 @@ def read_array(path: str, array: Array, like: Tensor) -> Tensor:
         (version, dtype, shape) == ((1, 0), *wanted) and (array.dtype, array.shape) == (str(dtype), shape),
         f"{path} is {dtype} of shape {shape}; it must be {wanted[0]} of shape {wanted[1]}",
     )
-    start, size = stream.tell(), like.numel() * like.element_size()
+    start, size = stream.tell(), like.nbytes
     check(
         len(array.data) - start == size and not in_columns,
         f"{path} has {len(array.data) - start} bytes of numbers; it must have {size}, row by row",
