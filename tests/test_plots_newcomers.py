@@ -45,12 +45,12 @@ def test_a_row_is_a_cluster_and_a_column_a_label() -> None:
     turned, renamed = FIGURES["mosaics"]().axes
     assert [turned.get_title(), renamed.get_title()] == ["turned", "renamed"]
     shown = np.ma.filled(turned.images[0].get_array(), np.nan)
-    assert shown.shape == (2 * 6, 3 * 7)  # with a gap around each image
-    assert np.array_equal(shown[7:11, 15:20], IMAGES[1, 2])
-    assert np.isnan(shown[6]).all()
-    assert turned.get_xticks().tolist() == [3, 10, 17]  # the middles
+    assert shown.shape == (2 * 5 - 1, 3 * 6 - 1)  # with a gap between neighbours
+    assert np.array_equal(shown[5:9, 12:17], IMAGES[1, 2])
+    assert np.isnan(shown[4]).all()
+    assert turned.get_xticks().tolist() == [2, 8, 14]  # the middles
     assert [label.get_text() for label in turned.get_yticklabels()] == ["0", "1"]
-    assert np.array_equal(np.asarray(renamed.images[0].get_array())[1:5, 1:6], 1 - IMAGES[0, 0])
+    assert np.array_equal(np.asarray(renamed.images[0].get_array())[:4, :5], 1 - IMAGES[0, 0])
 
 
 def test_newcomers_are_sorted_by_their_cluster() -> None:

@@ -48,7 +48,7 @@ def mosaic(kernel: npt.ArrayLike) -> npt.NDArray[np.float64]:
     """A kernel as one image: a row of filters for each output channel, a column for each input channel.
 
     Args:
-        kernel: shape (c_out, c_in, k_1, k_2).
+        kernel: shape (c_out, c_in, k_1, k_2), or images in rows and columns, (rows, columns, H, W).
 
     Returns:
         Shape (c_out (k_1 + 1) - 1, c_in (k_2 + 1) - 1); a line of NaN parts neighbours.

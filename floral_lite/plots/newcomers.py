@@ -6,6 +6,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from .convolutions import mosaic
 from .style import COLOURS, DASHES, GREY, Picture, figure, legend, mark_style
 
 
@@ -31,15 +32,11 @@ def mosaics(panels: Mapping[str, npt.ArrayLike]) -> Picture:
     """
     made, axes = figure(len(panels), 1, 6.4, 3.4 * len(panels))
     for axis, (title, images) in zip(axes.flat, panels.items(), strict=True):
-        images = np.pad(
-            np.asarray(images, dtype=float), ((0, 0), (0, 0), (1, 1), (1, 1)), constant_values=np.nan
-        )  # a gap between them
-        num_clusters, num_labels, height, width = images.shape
-        mosaic = images.transpose(0, 2, 1, 3).reshape(num_clusters * height, num_labels * width)
-        axis.imshow(mosaic, cmap="gray_r", vmin=0, vmax=1)
+        axis.imshow(mosaic(images), cmap="gray_r", vmin=0, vmax=1)
         axis.set_title(title, fontsize=10)
-        axis.set_xticks(width * (np.arange(num_labels) + 0.5) - 0.5, range(num_labels))
-        axis.set_yticks(height * (np.arange(num_clusters) + 0.5) - 0.5, range(num_clusters))
+        num_clusters, num_labels, height, width = np.shape(images)
+        axis.set_xticks((width + 1) * np.arange(num_labels) + (width - 1) / 2, range(num_labels))
+        axis.set_yticks((height + 1) * np.arange(num_clusters) + (height - 1) / 2, range(num_clusters))
         axis.set(xlabel="label", ylabel="cluster")
         axis.tick_params(length=0)
     return made
