@@ -8,7 +8,7 @@ from torch import Tensor
 
 from .adaptors import Adaptor, LowRankAdaptor, VectorAdaptor, factors_of
 from .errors import require
-from .objectives import check_simplex
+from .router import check_simplex
 
 
 class Centered(NamedTuple):

@@ -17,8 +17,7 @@ from .errors import require
 from .factored import Mixture
 from .mixing import Mixing, Route
 from .names import joined
-from .objectives import check_simplex
-from .router import Router, uniform_logits
+from .router import Router, check_simplex, uniform_logits
 
 if TYPE_CHECKING:
     from .describe import Description

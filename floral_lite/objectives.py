@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from .errors import require
+from .router import check_simplex
 
 Loss = Callable[[Tensor], Tensor]  # f^k: parameters of one model, shape S, to a scalar
 Regularizer = Callable[[Tensor], Tensor]  # Gamma: all models, shape (C, *S), to a scalar
@@ -237,19 +238,3 @@ def check_mixtures(mixtures: Tensor, num_clients: int, num_clusters: int) -> Non
         f"need ({num_clients}, {num_clusters})",
     )
     check_simplex("mixtures", mixtures)
-
-
-def check_simplex(name: str, rows: Tensor) -> None:
-    """Raise InputError unless each row is of numbers >= 0 that sum to 1, to the rounding of their type."""
-    require(
-        rows.numel() > 0,
-        f"{name} has the shape {tuple(rows.shape)}, which is empty; give at least one number",
-    )
-    rows = rows.detach() + 0.0  # integers too
-    sums = rows.sum(dim=-1)
-    rounding = max(1e-5, 2 * torch.finfo(rows.dtype).eps)
-    require(
-        bool((rows >= 0).all()) and bool((sums - 1).abs().max() < rounding),
-        f"{name} has sums {sums.tolist()} and a smallest entry {float(rows.min()):g}; entries must "
-        "be at least 0 and sum to 1: divide by the sum",
-    )

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from .errors import require
-from .objectives import check_simplex
 
 
 @dataclass(frozen=True)
@@ -205,3 +204,19 @@ def leaning_logits(clusters: Tensor, num_clusters: int, weight: float) -> Tensor
     chosen = torch.nn.functional.one_hot(clusters, num_clusters)
     others = (1 - weight) / (num_clusters - 1)
     return (others + (weight - others) * chosen).log()
+
+
+def check_simplex(name: str, rows: Tensor) -> None:
+    """Raise InputError unless each row is of numbers >= 0 that sum to 1, to the rounding of their type."""
+    require(
+        rows.numel() > 0,
+        f"{name} has the shape {tuple(rows.shape)}, which is empty; give at least one number",
+    )
+    rows = rows.detach() + 0.0  # integers too
+    sums = rows.sum(dim=-1)
+    rounding = max(1e-5, 2 * torch.finfo(rows.dtype).eps)
+    require(
+        bool((rows >= 0).all()) and bool((sums - 1).abs().max() < rounding),
+        f"{name} has sums {sums.tolist()} and a smallest entry {float(rows.min()):g}; entries must "
+        "be at least 0 and sum to 1: divide by the sum",
+    )
