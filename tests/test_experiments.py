@@ -580,6 +580,8 @@ def test_a_figure_draws_a_panel_a_task_and_a_line_a_row(
     for name in ("a.svg", "b.svg"):
         figures.save(figures.draw(frame), tmp_path / name)
     assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
+    figures.save(percent, tmp_path / "a.pdf")
+    assert b"Date" not in (tmp_path / "a.pdf").read_bytes()
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space left"):
         figures.save(percent, tmp_path / "a.svg")

@@ -80,5 +80,6 @@ def save(made: Picture, path: Path) -> None:
     """Write a figure, whole or not at all; the same figure gives the same file."""
     kind, content = path.suffix[1:], BytesIO()
     with mpl.rc_context({"svg.hashsalt": "floral_lite"}):
-        made.savefig(content, format=kind, dpi=150, metadata={"Date": None} if kind == "svg" else None)
+        undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind)
+        made.savefig(content, format=kind, dpi=150, metadata=undated)
     write_whole(path, content.getbuffer())
