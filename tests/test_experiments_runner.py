@@ -76,6 +76,22 @@ def test_what_is_there_is_not_run_again(quiet: Path, monkeypatch: pytest.MonkeyP
         fill(few(rounds=5), quiet, device="cpu")
 
 
+def test_what_another_process_has_finished_before_the_lock_is_free_is_not_run_again(
+    quiet: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner, "run_stack", lambda *arguments: pytest.fail("a cell was run twice"))
+    monkeypatch.setattr(runner, "locked", lambda *_: shutil.copytree(quiet, tmp_path, dirs_exist_ok=True))
+    fill(few(), tmp_path, device="cpu")
+
+
+def test_images_are_looked_for_in_the_folder_that_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tasks, "load_seeds", lambda name, seeds, data: pytest.fail(f"in {data}"))
+    with pytest.raises(pytest.fail.Exception, match="in here"):
+        fill(few(), tmp_path, device="cpu", data="here")
+
+
 def test_checkpoints_of_a_cell_that_is_done_go(
     quiet: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -97,6 +113,7 @@ def test_an_interrupted_cell_goes_on_from_its_checkpoint(
 ) -> None:
     def interrupt(self: Progress, some: Sequence[Cell], federations: Sequence[Any]) -> None:
         rounds.append(len(federations[0].history.rounds))
+        federations[0].history.rounds[0].seconds = 100.0
         if some[0] == few()[1] and rounds[-1] == 3:
             raise KeyboardInterrupt
 
@@ -121,6 +138,9 @@ def test_an_interrupted_cell_goes_on_from_its_checkpoint(
     monkeypatch.setattr(Progress, "show", watch)
     fill(few(), tmp_path, device="cpu")
     assert began == [3, 4, *[1, 2, 3, 4] * 2]
+    result = find(few()[1], tmp_path)
+    assert result is not None
+    assert result.made["seconds"] >= result.made["training_seconds"] >= 100  # those before it, too
     assert not kept.exists()
     assert numbers(tmp_path) == numbers(quiet)
 
@@ -172,11 +192,13 @@ def test_seeds_at_different_rounds_go_on_apart(quiet: Path, tmp_path: Path) -> N
         assert apart.clients == expected.clients
 
 
+@pytest.mark.parametrize("learning_rate", [30.0, 1e30])  # after some rounds, and in the first
 def test_a_cell_that_diverges_is_written_down_and_the_others_go_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    learning_rate: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recipe = tasks.TASKS["synthetic-linear"]
-    wild = replace(recipe, settings=recipe.settings.with_changes(learning_rate=30.0, evaluate_every=1))
+    settings = recipe.settings.with_changes(learning_rate=learning_rate, evaluate_every=1)
+    wild = replace(recipe, settings=settings)
     monkeypatch.setitem(tasks.TASKS, "synthetic-linear", wild)
     wanted = cells(METHODS, ["synthetic-linear", "synthetic-mlp"], ["fedavg"], seeds=2)
     short = [replace(cell, rounds=50 if cell.task == "synthetic-linear" else 1) for cell in wanted]
@@ -184,7 +206,9 @@ def test_a_cell_that_diverges_is_written_down_and_the_others_go_on(
     alone = [find(cell, tmp_path) for cell in short]
     assert [result and result.status for result in alone] == ["diverged", "done"] * 2
     assert alone[0] is not None
-    assert "learning_rate=30.0" in str(alone[0].message)
+    assert f"learning_rate={learning_rate}" in str(alone[0].message)
+    assert len(alone[0].clusters) == recipe.num_clients
+    assert bool(alone[0].rounds["round"]) == (learning_rate == 30)
     assert alone[0].score is None
     assert not list((tmp_path / UNFINISHED).rglob("round-*"))
 
