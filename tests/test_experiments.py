@@ -21,7 +21,7 @@ from floral_lite.experiments.catalogue import RELATIVES, ROUTING
 from floral_lite.experiments.cells import Cell, adapt_only, configuration, make_runs, method_options
 from floral_lite.experiments.commands import repeated
 from floral_lite.experiments.paper import ADAPTORS, CONVLORA, METHODS, RHO_AND_C
-from floral_lite.experiments.provenance import provenance
+from floral_lite.experiments.provenance import commit, provenance
 from floral_lite.experiments.results import Result, find, read, summarise
 from floral_lite.experiments.routing import closed
 from floral_lite.federation import History, Round
@@ -286,6 +286,40 @@ def test_a_result_is_small_and_read_as_it_was_written(tmp_path: Path) -> None:
     assert "thread" in made["device"]
 
 
+def test_a_result_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def killed(part: Path, path: Path) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "replace", killed)
+    with pytest.raises(KeyboardInterrupt):
+        result(Cell(METHODS.row("fedavg"), "digits-rotate", 1), 50.0).save(tmp_path / "seed-1.json")
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_commit_is_that_of_the_package_and_tells_whether_it_has_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(tmp_path), "-c", "user.name=A", "-c", "user.email=a@b.c", *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+    package = tmp_path / "package"
+    package.mkdir()
+    monkeypatch.setattr("floral_lite.experiments.provenance.PACKAGE", package)
+    git("init")
+    (package / "__init__.py").touch()
+    (tmp_path / "beside").touch()
+    git("add", "beside")
+    git("commit", "-m", "A repository that holds an installed copy")
+    assert commit() is None
+    git("add", "package")
+    git("commit", "-m", "The package")
+    (tmp_path / "beside").write_text("changed")
+    assert commit() == git("rev-parse", "HEAD")
+    (package / "__init__.py").write_text("changed")
+    assert commit() == f"{git('rev-parse', 'HEAD')}-dirty"
+
+
 def test_a_client_alone_has_no_deviation_and_a_regression_no_accuracy() -> None:
     last = Round(1, 1.0, 0.5, test_loss=2.0, client_loss=[2.0], mixture=[[1.0]])
     cell = Cell(METHODS.row("fedavg"), "synthetic-linear", 1)
@@ -313,6 +347,13 @@ def test_a_result_of_another_configuration_is_refused_by_name(tmp_path: Path) ->
     other = replace(cell, row=replace(cell.row, changes={"learning_rate": 0.5}))
     with pytest.raises(InputError, match=r"was made with learning_rate=0\.3, and this is 0\.5"):
         find(other, tmp_path)
+    for key in ("method", "layers", "num_clients", "true_clusters"):
+        changed = result(cell, 50.0)
+        changed.configuration[key] = "other"
+        changed.save(tmp_path / cell.path)
+        with pytest.raises(InputError, match=f"was made with {key}='other'"):
+            find(cell, tmp_path)
+    result(cell, 50.0).save(tmp_path / cell.path)
     second = replace(cell, seed=2)
     (tmp_path / second.path).write_bytes((tmp_path / cell.path).read_bytes())
     with pytest.raises(InputError, match=r"seed-2\.json was made with seed=1, and this is 2"):
@@ -356,6 +397,8 @@ def test_a_table_has_means_deviations_marks_and_differences(tmp_path: Path) -> N
         "floral-10-learned": [],
     }
     fill_with(tmp_path, scores)
+    elsewhere = Cell(METHODS.row("fedavg"), "mnist-rotate", 2)
+    replace(result(elsewhere, 91.4), made={**MADE, "device": "another"}).save(tmp_path / elsewhere.path)
     filled = experiments.collect("methods", tmp_path, ["mnist-rotate"], list(scores), seeds=2)
     frame = experiments.frame(filled).set_index("row")
     assert frame.loc["fedavg", "mean"] == pytest.approx(91.2)
@@ -373,7 +416,7 @@ def test_a_table_has_means_deviations_marks_and_differences(tmp_path: Path) -> N
     assert "| 91.0 [1] " in lines["FLoRAL(1%), optimal"]
     assert lines["FLoRAL(10%), learned"].split("|")[2].strip() == "-"
     notes = " ".join(filled.notes())
-    assert "500 rounds, on a machine." in notes
+    assert "500 rounds, on a machine, another." in notes
     assert "seeds 1 to 2, accuracy in per cent, ours | the paper's. Best" in notes
     assert "† differs from the paper" in notes
     assert "[n]: only n of the 2 seeds." in notes
@@ -532,16 +575,22 @@ def test_no_rule_for_the_routers_sends_more_than_the_paper_s() -> None:
 
 
 def test_curves_are_means_and_extremes_over_seeds(tmp_path: Path) -> None:
-    for seed, losses in ((1, [4.0, 2.0]), (2, [2.0, 1.0]), (3, [3.0])):
+    for seed, losses in ((1, [4.0, 2.0]), (2, [2.0, 1.0]), (3, [9.0])):  # whose median is no mean
         cell = Cell(METHODS.row("fedavg"), "digits-rotate", seed)
         result(cell, 50.0, losses).save(tmp_path / cell.path)
     frame = experiments.curves("methods", tmp_path, ["digits-rotate"])
     expected = pd.DataFrame(
-        {"round": [10, 20], "mean": [3.0, 1.5], "low": [2.0, 1.0], "high": [4.0, 2.0], "seeds": [3, 2]}
+        {"round": [10, 20], "mean": [5.0, 1.5], "low": [2.0, 1.0], "high": [9.0, 2.0], "seeds": [3, 2]}
     )
     pd.testing.assert_frame_equal(frame[list(expected)], expected)
     accuracy = experiments.curves("methods", tmp_path, ["digits-rotate"], value="test_accuracy")
     assert accuracy["mean"].tolist() == [0.5, 0.5]
+    fill_with(tmp_path, {"local-adaptor": [50.0]}, "digits-rotate")
+    chosen = experiments.curves("methods", tmp_path, ["digits-rotate"], ["fedavg"], seeds=2)
+    assert chosen[["row", "seeds"]].to_numpy().tolist() == [["fedavg", 2]] * 2
+    fill_with(tmp_path, {"fedavg": [1.0]}, "synthetic-linear")
+    with pytest.raises(InputError, match="has no test_accuracy"):  # a regression
+        experiments.curves("methods", tmp_path, ["synthetic-linear"], value="test_accuracy")
     with pytest.raises(InputError, match="no value is called 'loss'"):
         experiments.curves("methods", tmp_path, value="loss")
     with pytest.raises(InputError, match="has no test_loss for the figure methods"):
@@ -576,6 +625,8 @@ def test_a_figure_draws_a_panel_a_task_and_a_line_a_row(
         experiments.curves("methods", tmp_path, ["digits-rotate"], value="test_accuracy"), "test_accuracy"
     )
     assert np.asarray(percent.axes[0].lines[1].get_ydata()).tolist() == [70.5, 70.5]
+    band = percent.axes[0].collections[1].get_paths()[0].vertices
+    assert sorted(set(np.asarray(band)[:, 1].tolist())) == [70, 71]
     assert percent.axes[0].get_ylabel() == "test accuracy (%)"
     for name in ("a.svg", "b.svg"):
         figures.save(figures.draw(frame), tmp_path / name)
