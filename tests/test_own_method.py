@@ -103,6 +103,16 @@ class NoEnd(Shared):
         client.shared["0.bias"].zero_()
 
 
+class NoBegin(Shared):
+    def begin(self, client: Roles, losses: Tensor | None) -> Any:
+        return client.private
+
+
+class NoGradients(Shared):
+    def precondition(self, client: Roles, gradients: Roles) -> Any:
+        return gradients._replace(shared={})
+
+
 class Start(Shared):
     """Its penalty finds no tensor to be missing: only the number tells."""
 
@@ -129,6 +139,8 @@ class Ended(Shared):
         (Transposed, r"2\.weight the shape \(5, 3\) for one client; the model's has \(3, 5\)"),
         (OneLoss, r"OneLoss\.losses returns the shape \(\) for 3 samples; .* \(3,\), .* \(1,\)"),
         (NoEnd, r"NoEnd\.finish returns None; it must return Roles"),
+        (NoBegin, r"NoBegin\.begin returns \{\}; it must return Roles"),
+        (NoGradients, r"NoGradients\.precondition returns other names"),
         (Start, r"Start looks at start.*remembers_start = True"),
         (Ended, r"Ended looks at start.*remembers_start = True"),
     ],
@@ -165,6 +177,26 @@ class Rounded(Shared):
         return client.map(lambda tensor: tensor / (1 + tensor.abs().max()))
 
 
+class Begun(Shared):
+    def begin(self, client: Roles, losses: Tensor | None) -> Roles:
+        return client.map(lambda tensor: tensor / (1 + tensor.abs().max()))
+
+
+class FromTheMean(Shared):
+    """Outputs less their mean over the first axis."""
+
+    def predict(self, client: Roles, outputs: list[Tensor], classifies: bool) -> Tensor:
+        return outputs[0] - outputs[0].mean(dim=0)
+
+
+class Largest(Shared):
+    """Losses as shares of the largest: of all clients of a stack together."""
+
+    def losses(self, client: Roles, outputs: list[Tensor], sample_loss: Any, draws: Any = None) -> Tensor:
+        losses: Tensor = sample_loss(outputs[0])
+        return losses / losses.detach().max()
+
+
 class Softly(methods.Ensemble):
     """A softmax over the first axis, which in a stack is that of the clients."""
 
@@ -175,9 +207,12 @@ class Softly(methods.Ensemble):
 IN_A_CHAIN = {
     ForOneClient: r"ForOneClient\.networks gives for a stack.*must match the size.*a\.reshape",
     Mean: r"Mean\.penalty gives for a stack.*sum a penalty over the clients",
+    Largest: r"Largest\.losses gives for a stack.*has other numbers",
     OneNorm: r"OneNorm\.precondition gives for a stack.*has other numbers.*engine='loop'",
 }
 ALWAYS = {
+    Begun: r"Begun\.begin gives for a stack.*has other numbers",
+    FromTheMean: r"FromTheMean\.predict gives for a stack.*has other numbers",
     Rounded: r"Rounded\.finish gives for a stack.*has other numbers.*engine='loop'",
     Softly: r"Softly\.mixture gives for a stack.*has other numbers",
 }
