@@ -591,6 +591,10 @@ def test_curves_are_means_and_extremes_over_seeds(tmp_path: Path) -> None:
     fill_with(tmp_path, {"fedavg": [1.0]}, "synthetic-linear")
     with pytest.raises(InputError, match="has no test_accuracy"):  # a regression
         experiments.curves("methods", tmp_path, ["synthetic-linear"], value="test_accuracy")
+    learned = Cell(ROUTING.row("floral-1-learned"), "digits-rotate", 1)
+    result(learned, 50.0).save(tmp_path / learned.path)
+    own = experiments.curves("routing", tmp_path, ["digits-rotate"], [learned.row.name])
+    assert own["mean"].tolist() == [0.5, 0.5]  # the mismatch
     with pytest.raises(InputError, match="no value is called 'loss'"):
         experiments.curves("methods", tmp_path, value="loss")
     with pytest.raises(InputError, match="has no test_loss for the figure methods"):
