@@ -41,16 +41,19 @@ def test_a_recording_waits_and_leaves_numbers_and_generators_as_they_were(
     def step(client: Roles, velocity: Roles, batch: Batch, start: Roles) -> Tensor:
         told.append("step")
         client.shared["w"].add_(torch.rand(2))
+        velocity.shared["w"].add_(1)
         if told.count("step") == failing:
             raise RuntimeError("no memory")
         return torch.zeros(1)
 
-    client, nothing = Roles({"w": torch.ones(2)}, {}, {}), Roles({}, {}, {})
+    client, velocity = Roles({"w": torch.ones(2)}, {}, {}), Roles({"w": torch.zeros(2)}, {}, {})
+    nothing = Roles({}, {}, {})
     batch = Batch(torch.zeros(1, 2), torch.zeros(1, 2), None, None, torch.zeros(1))
     generator = torch.get_rng_state()
     with nullcontext() if failing is None else pytest.raises(RuntimeError, match="no memory"):
-        record_on_cuda(step, client, nothing, batch, nothing)
+        record_on_cuda(step, client, velocity, batch, nothing)
     assert client.shared["w"].tolist() == [1.0, 1.0]
+    assert velocity.shared["w"].tolist() == [0.0, 0.0]
     assert torch.equal(torch.get_rng_state(), generator)
     assert told[0] == told[-1] == "wait"
     assert told.count("step") == (failing or 4)
