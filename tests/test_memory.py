@@ -173,11 +173,11 @@ def test_whether_samples_meet_is_tried_out_in_training_and_in_evaluation(name: s
     task = make_task(build, normal(5, 4))
     method = methods.FLoRAL(task.model, 2, rank=1)
     generator = torch.get_rng_state()
+    memory, state = Memory(None, CPU), first_state(task, method)
     for mode, meet in zip((True, False), expected, strict=True):
-        assert (
-            samples_meet(replace(task, model=task.model.train(mode)), method, first_state(task, method))
-            == meet
-        )
+        in_mode = replace(task, model=task.model.train(mode))
+        assert samples_meet(in_mode, method, state) == meet
+        assert memory.fillable(in_mode, method, state) == (not meet)
     assert torch.equal(torch.get_rng_state(), generator)
 
 
