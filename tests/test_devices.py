@@ -19,6 +19,14 @@ def test_a_device_of_torch_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     assert find_device(torch.device("mps", 0)) == torch.device("mps")  # that of a tensor there
 
 
+def test_of_several_gpus_the_first_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    for name in ("cuda", "auto"):
+        assert find_device(name) == torch.device("cuda:0")
+    assert find_device("cuda:1") == torch.device("cuda:1")
+
+
 def test_auto_is_the_first_that_is_there() -> None:
     assert find_device("auto").type == (
         "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
