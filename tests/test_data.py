@@ -188,6 +188,7 @@ def test_groups_without_labels_and_clients_without_samples_are_refused() -> None
         (100, 0.05, 10),
         (100, 0.5, 50),
         (7, 0.05, 7),
+        (230, 0.05, 11),  # of 11.5
         (90, 1.0, 90),
         (10, 0.01, 10),
         # as floats, 28.999... and 56.999...
@@ -386,7 +387,9 @@ def test_a_file_of_another_layout_says_what_it_has_and_what_to_do(
     images, labels = np.zeros((5, 3, 32, 32), np.uint8), np.zeros(5, np.uint8)
     arrays = {"train_images": images, "train_labels": labels, "test_images": images, "test_labels": labels}
     np.savez(tmp_path / "cifar10.npz", **arrays)
-    assert len(cifar10(tmp_path).train_images) == 5
+    read = cifar10(tmp_path)
+    assert len(read.train_images) == 5
+    assert read.train_labels.dtype == read.test_labels.dtype == torch.int64
     np.savez(tmp_path / "cifar10.npz", **{**arrays, field: array})
     with pytest.raises(InputError, match=rf"{message}.*must be \(N, 3, 32, 32\) and torch.uint8.*remove it"):
         cifar10(tmp_path)
