@@ -5,9 +5,8 @@
 The authors' public code (zeligism/FLoRAL, `get_partitioners`) gives one partitioner to the training and to
 the test split of CIFAR-100. If both then read the training split, a client is tested on all its training
 images, also where it is trained on 5% of them. Here the same personal models are scored on the client's test
-images, on the images that it was trained on, and on all training images of its shard. A row that ends with
-"-drawn" begins as that code does too: its initialisation, and its adaptors' biases, see server_rate.py.
-Writes tested-on-TASK.json, a line a run; a run that is there already is not run again.
+images, on the images that it was trained on, and on all training images of its shard. Writes
+tested-on-TASK.json, a line a run; a run that is there already is not run again.
 """
 
 import itertools
@@ -19,7 +18,6 @@ from typing import Annotated
 import torch
 import typer
 from measure import RESULTS, save
-from server_rate import PartOfTheWay
 from torch import nn
 
 from floral_lite import Run, methods, personal_model, tasks, train_runs
@@ -29,7 +27,6 @@ ROWS: dict[str, dict[str, object]] = {
     "fedavg": {"method": "fedavg"},
     "floral-1-optimal": {"method": "floral", "budget": 0.01, "routing": "optimal"},
     "floral-1-learned": {"method": "floral", "budget": 0.01, "routing": "learned"},
-    "floral-1-optimal-drawn": {"budget": 0.01, "routing": "optimal", "init": "authors"},
 }
 
 
@@ -65,14 +62,10 @@ def main(
         length = rounds or task.settings.rounds
         settings = task.settings.with_changes(rounds=length, evaluate_every=length)
         options = dict(ROWS[row])
-        if "budget" in options:
+        kind = str(options.pop("method"))
+        if kind == "floral":
             options["num_clusters"] = task.details["task_clusters"]
-        if row.endswith("-drawn"):
-            # its share is 1: Algorithm 1's server
-            method = PartOfTheWay(task.model, **options)
-            method.draws_biases = True
-        else:
-            method = methods.make(options.pop("method"), task.model, **options)
+        method = methods.make(kind, task.model, **options)
         (federation,) = train_runs([Run(task, method, seed)], settings, device=device)
         line: dict[str, object] = {"row": row, "seed": seed, "rounds": length}
         shards = {"test": task.test, "trained on": task.train, "all training images": whole.train}
