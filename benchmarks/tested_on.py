@@ -5,8 +5,9 @@
 The authors' public code (zeligism/FLoRAL, `get_partitioners`) gives one partitioner to the training and to
 the test split of CIFAR-100. If both then read the training split, a client is tested on all its training
 images, also where it is trained on 5% of them. Here the same personal models are scored on the client's test
-images, on the images that it was trained on, and on all training images of its shard. Writes
-tested-on-TASK.json, a line a run; a run that is there already is not run again.
+images, on the images that it was trained on, and on all training images of its shard. A row that ends with
+"-drawn" begins as that code does too: its initialisation, and its adaptors' biases, see server_rate.py.
+Writes tested-on-TASK.json, a line a run; a run that is there already is not run again.
 """
 
 import itertools
@@ -18,6 +19,7 @@ from typing import Annotated
 import torch
 import typer
 from measure import RESULTS, save
+from server_rate import PartOfTheWay
 from torch import nn
 
 from floral_lite import Run, methods, personal_model, tasks, train_runs
@@ -27,6 +29,7 @@ ROWS: dict[str, dict[str, object]] = {
     "fedavg": {"method": "fedavg"},
     "floral-1-optimal": {"method": "floral", "budget": 0.01, "routing": "optimal"},
     "floral-1-learned": {"method": "floral", "budget": 0.01, "routing": "learned"},
+    "floral-1-optimal-drawn": {"budget": 0.01, "routing": "optimal", "init": "authors"},
 }
 
 
@@ -44,6 +47,7 @@ def main(
     data: Annotated[Path | None, typer.Option(help="folder of downloaded image sets")] = None,
     rounds: Annotated[int | None, typer.Option(help="the task's own if none")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps")] = "cpu",
+    checkpoints: Annotated[Path | None, typer.Option(help="folder: a run that is cut off goes on")] = None,
     out: Annotated[Path, typer.Option(help="folder of the JSON file")] = RESULTS,
 ) -> None:
     """Run what is missing, and save after each run."""
@@ -62,11 +66,16 @@ def main(
         length = rounds or task.settings.rounds
         settings = task.settings.with_changes(rounds=length, evaluate_every=length)
         options = dict(ROWS[row])
-        kind = str(options.pop("method"))
-        if kind == "floral":
+        if "budget" in options:
             options["num_clusters"] = task.details["task_clusters"]
-        method = methods.make(kind, task.model, **options)
-        (federation,) = train_runs([Run(task, method, seed)], settings, device=device)
+        if row.endswith("-drawn"):
+            # its share is 1: Algorithm 1's server
+            method = PartOfTheWay(task.model, **options)
+            method.draws_biases = True
+        else:
+            method = methods.make(options.pop("method"), task.model, **options)
+        unfinished = None if checkpoints is None else checkpoints / f"{name}-{row}-{seed}"
+        (federation,) = train_runs([Run(task, method, seed)], settings, device=device, checkpoints=unfinished)
         line: dict[str, object] = {"row": row, "seed": seed, "rounds": length}
         shards = {"test": task.test, "trained on": task.train, "all training images": whole.train}
         models = [personal_model(task, method, federation, k).eval() for k in range(task.num_clients)]
