@@ -6,12 +6,15 @@ The authors' public code (zeligism/FLoRAL, `get_partitioners`) gives one partiti
 the test split of CIFAR-100. If both then read the training split, a client is tested on all its training
 images, also where it is trained on 5% of them. Here the same personal models are scored on the client's test
 images, on the images that it was trained on, and on all training images of its shard. A row that ends with
-"-drawn" begins as that code does too: its initialisation, and its adaptors' biases, see server_rate.py.
+"-drawn" begins as that code does too: its initialisation, and its adaptors' biases, see server_rate.py. One
+that ends with "-public" does, and has that code's groups of labels: those with the same last digit.
 Writes tested-on-TASK.json, a line a run; a run that is there already is not run again.
 """
 
 import itertools
 import json
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Annotated
@@ -22,15 +25,38 @@ from measure import RESULTS, save
 from server_rate import PartOfTheWay
 from torch import nn
 
-from floral_lite import Run, methods, personal_model, tasks, train_runs
+from floral_lite import Run, Task, methods, personal_model, tasks, train_runs
+from floral_lite.data import Images, cifar100, split_by_label
 from floral_lite.federation import Shard
+from floral_lite.models import vgg8
+from floral_lite.tasks.catalogue import TASKS
+from floral_lite.tasks.images import image_task
+from floral_lite.tasks.recipe import make_tasks
 
 ROWS: dict[str, dict[str, object]] = {
     "fedavg": {"method": "fedavg"},
     "floral-1-optimal": {"method": "floral", "budget": 0.01, "routing": "optimal"},
     "floral-1-learned": {"method": "floral", "budget": 0.01, "routing": "learned"},
     "floral-1-optimal-drawn": {"budget": 0.01, "routing": "optimal", "init": "authors"},
+    "floral-1-optimal-public": {"budget": 0.01, "routing": "optimal", "init": "authors"},
 }
+
+
+def by_last_digit(data: Path | str | None) -> Images:
+    """CIFAR-100 with its labels renamed: 7, 17, ..., 97 are 70, 71, ..., 79, and so one cluster's group."""
+    images = cifar100(data)
+    train, test = (10 * (y % 10) + y // 10 for y in (images.train_labels, images.test_labels))
+    return images._replace(train_labels=train, test_labels=test)
+
+
+def load(name: str, row: str, seed: int, data: Path | None) -> Task:
+    """The task, with the public code's groups of labels for the rows that ask for them."""
+    if not row.endswith("-public"):
+        return tasks.load(name, seed=seed, data=data)
+    deal = partial(split_by_label, num_labels=100)
+    recipe = replace(TASKS[name], prepare=image_task(by_last_digit, vgg8, deal=deal))
+    (task,) = make_tasks(name, recipe, [seed], 1.0, None, None, data)
+    return task
 
 
 @torch.no_grad()
@@ -61,14 +87,13 @@ def main(
     for row, seed in itertools.product(rows.split(","), range(1, seeds + 1)):
         if (row, seed) in {(line["row"], line["seed"]) for line in there()}:
             continue
-        task = tasks.load(name, seed=seed, data=data)
-        whole = tasks.load(name.removesuffix("-reduced"), seed=seed, data=data)
+        task, whole = (load(each, row, seed, data) for each in (name, name.removesuffix("-reduced")))
         length = rounds or task.settings.rounds
         settings = task.settings.with_changes(rounds=length, evaluate_every=length)
         options = dict(ROWS[row])
         if "budget" in options:
             options["num_clusters"] = task.details["task_clusters"]
-        if row.endswith("-drawn"):
+        if row.endswith(("-drawn", "-public")):
             # its share is 1: Algorithm 1's server
             method = PartOfTheWay(task.model, **options)
             method.draws_biases = True

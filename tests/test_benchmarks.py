@@ -21,6 +21,7 @@ from torch.nn import functional
 
 from floral_lite import Floral, Run, Settings, Task, clustering, methods, tasks, train_runs
 from floral_lite.adaptors import LowRankAdaptor
+from floral_lite.data import Images
 from floral_lite.federation import Shard, federated_rounds
 from floral_lite.federation.draws import batches, draw
 from floral_lite.federation.loop import sample_clients
@@ -587,3 +588,20 @@ def test_a_model_is_scored_on_what_it_was_trained_on_and_on_its_whole_shard(
         script.accuracy(layer, Shard(torch.tensor([[-1.0], [1.0], [2.0], [3.0]]), torch.tensor([0, 1, 1, 0])))
         == 75
     )
+
+
+def test_the_public_codes_groups_are_the_labels_with_the_same_last_digit(
+    benchmark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = benchmark("tested_on")
+    labels = torch.arange(100).repeat_interleave(10)
+    pixels = labels.to(torch.uint8)[:, None, None, None].expand(-1, 3, 32, 32)  # an image shows its label
+    monkeypatch.setattr(script, "cifar100", lambda data: Images(pixels, labels, pixels, labels))
+    task = script.load("cifar100-reduced", "floral-1-optimal-public", 1, None)
+    for shards in (task.train, task.test):
+        for client in (0, 7, 93):
+            inputs, targets = shards[client]
+            shown = (255 * inputs[:, 0, 0, 0]).round().long()
+            assert (shown % 10 == client % 10).all()
+            assert targets.tolist() == (10 * (shown % 10) + shown // 10).tolist()
+            assert len(set(shown.tolist())) > 3
