@@ -66,7 +66,8 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
     federation.history.save(folder / "history.json")
     made = {"command": "python", "device": "cpu", "seconds": 1.0}
     rounds, clients = {name: [1] for name in OF_A_ROUND}, {"accuracy_mean": None, "loss_mean": 1.0}
-    result = Result({"settings": {}}, {}, 0, "done", None, made, [0], {}, rounds, clients)
+    asked = {"task": "digits-rotate", "row": "fedavg", "settings": {"rounds": 1}}
+    result = Result(asked, {}, 0, "done", None, made, [0], {}, rounds, clients)
     result.save(folder / "result.json")
     torch.manual_seed(0)
     save(Floral(network(), rank=1, num_clusters=2), folder / "model.safetensors")

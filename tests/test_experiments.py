@@ -337,6 +337,16 @@ def test_a_result_with_a_value_of_another_kind_is_refused(tmp_path: Path, name: 
         read(path)
 
 
+@pytest.mark.parametrize("missing", ["task", "row", "settings", "rounds"])
+def test_a_result_that_does_not_say_what_was_asked_for_is_refused(tmp_path: Path, missing: str) -> None:
+    path = tmp_path / "result.json"
+    whole = result(Cell(METHODS.row("fedavg"), "digits-rotate", 1), 50.0)
+    del (whole.configuration["settings"] if missing == "rounds" else whole.configuration)[missing]
+    whole.save(path)
+    with pytest.raises(InputError, match=rf"result\.json is no results file of this version .*{missing}"):
+        read(path)
+
+
 def test_a_result_of_another_configuration_is_refused_by_name(tmp_path: Path) -> None:
     cell = Cell(METHODS.row("fedavg"), "digits-rotate", 1, rounds=20)
     result(cell, 50.0).save(tmp_path / cell.path)

@@ -135,6 +135,8 @@ def read(path: Path) -> Result:
         # what tables and figures take from it
         require(len({len(result.rounds[name]) for name in OF_A_ROUND}) == 1, "rounds are of two lengths")
         require(result.made.keys() >= {"device", "seconds"}, "made has no device or no seconds")
+        require(result.configuration.keys() >= {"task", "row"}, "configuration has no task or no row")
+        require(result.configuration["settings"]["rounds"] >= 1, "settings.rounds is not positive")
         require(result.status == "diverged" or result.score is not None, "there is no score")
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise InputError(f"{path} is no results file of this version ({error}): move it away") from None
