@@ -158,6 +158,9 @@ def test_every_label_counts_alike() -> None:
     weights = sample_weights(Shard(torch.zeros(4, 6), targets), task)
     assert weights is not None
     torch.testing.assert_close(weights, torch.tensor([1, 1, 1, 3]) / 6)
+    # a sentence has many labels, so that all sentences count alike
+    sentences = Shard(torch.zeros(2, 3), torch.tensor([[0, 0, 2], [1, 1, 1]]))
+    assert torch.equal(sample_weights(sentences, task), torch.tensor([0.5, 0.5]))
     # to have a sample twice, if its label is its own, changes nothing
     shard = Shard(torch.randn(4, 6, dtype=torch.float64), torch.tensor([0, 0, 1, 2]))
     twice = Shard(torch.cat([shard.inputs, shard.inputs[2:3]]), torch.tensor([0, 0, 1, 2, 1]))
@@ -194,6 +197,14 @@ def test_the_first_model_is_asked_as_it_would_be_tested() -> None:
     without = replace(task, model=nn.Sequential(first, last))
     torch.testing.assert_close(first_gradients(task), first_gradients(without))
     assert task.model.training
+
+
+def test_a_model_that_works_in_place_leaves_the_samples_as_they_are() -> None:
+    task = make_task(lambda: nn.Sequential(nn.ReLU(inplace=True), nn.Linear(4, 3)), normal(4))
+    before = [shard.inputs.clone() for shard in task.train]
+    first_gradients(task)
+    for shard, inputs in zip(task.train, before, strict=True):
+        assert torch.equal(shard.inputs, inputs)
 
 
 def test_targets_that_are_no_labels_count_alike_and_other_losses_are_taken_as_they_are() -> None:
@@ -355,6 +366,12 @@ def test_too_few_rounds_are_refused() -> None:
     method = methods.FLoRAL(task.model, num_clusters=2, rank=1, routing="clustered")
     with pytest.raises(InputError, match=r"rounds is 2, and with participation=0\.5 .* takes 2 of them"):
         train(task, method)
+
+
+def test_the_last_round_of_asking_may_have_fewer_clients() -> None:
+    task = two_kinds(num_clients=5, participation=0.4)
+    method = methods.FLoRAL(task.model, num_clusters=2, rank=1, routing="clustered")
+    assert asked_rounds(task, method, task.settings) == 3  # of two, two and one
 
 
 def test_a_population_is_too_large_to_be_asked() -> None:
