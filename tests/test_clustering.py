@@ -199,6 +199,14 @@ def test_the_first_model_is_asked_as_it_would_be_tested() -> None:
     assert task.model.training
 
 
+def test_a_frozen_weight_has_no_gradient_to_tell() -> None:
+    task = two_kinds(num_clients=3)
+    whole = first_gradients(task)[0]
+    task.model[0].weight.requires_grad_(False)
+    (last,) = first_gradients(task)[0]
+    torch.testing.assert_close(last, whole[1])
+
+
 def test_a_model_that_works_in_place_leaves_the_samples_as_they_are() -> None:
     task = make_task(lambda: nn.Sequential(nn.ReLU(inplace=True), nn.Linear(4, 3)), normal(4))
     before = [shard.inputs.clone() for shard in task.train]

@@ -79,7 +79,8 @@ def test_a_mixture_of_outputs_is_no_single_network(name: str) -> None:
 @pytest.mark.parametrize("routing", ["learned", "optimal"])
 def test_a_floral_of_a_client_answers_as_its_merged_model(norms: str, routing: str, tmp_path: Any) -> None:
     task = make_task(network, normal(4), sizes=(7, 6, 10, 7, 6))
-    method = methods.FLoRAL(task.model, num_clusters=3, rank=2, norms=norms, routing=routing)  # type: ignore[arg-type]
+    options: dict[str, Any] = {"norms": norms, "routing": routing, "router": {"temperature": 0.5}}
+    method = methods.FLoRAL(task.model, num_clusters=3, rank=2, **options)
     state = train(task, method).state
     for client in (0, 3):
         inputs = task.test[client].inputs
