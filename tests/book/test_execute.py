@@ -3,6 +3,7 @@
 import gc
 from pathlib import Path
 
+import chapters
 import execute
 import nbformat
 import pytest
@@ -80,3 +81,11 @@ def test_the_build_finds_what_was_run_in_the_cache(tmp_path: Path) -> None:
     record = cache.match_cache_notebook(nbformat.read(path, as_version=4))
     cache.db.dispose()
     assert record.data["execution_seconds"] > 0
+
+
+@pytest.mark.parametrize("path", sorted(chapters.BOOK.glob("*.ipynb")), ids=lambda path: path.stem)
+def test_checks_of_the_text_are_folded_under_one_name(path: Path) -> None:
+    for cell in nbformat.read(path, as_version=4).cells:
+        if cell.cell_type == "code" and cell.source.startswith("# What the text says"):
+            assert cell.metadata.tags == ["hide-input"]
+            assert cell.metadata.mystnb == {"code_prompt_show": "Show the checks of the text"}
