@@ -14,7 +14,7 @@ from ..federation.shards import Augment
 from ..federation.task import Loss, compares_numbers
 from ..models import seeded
 from ..seeds import stream
-from .arrays import (
+from .reading import (
     Array,
     as_tensor,
     builder,

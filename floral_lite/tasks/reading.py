@@ -1,0 +1,120 @@
+"""What tasks of a user's own make of arrays and models that they are given."""
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ..data import as_float
+from ..errors import InputError, require
+
+# anything that numpy makes an array of
+Array = Tensor | np.ndarray[Any, Any] | Sequence[Any]
+
+ADVICE = (
+    "images are (N, channels, H, W): give images[:, None] if they are (N, H, W), and "
+    "images.transpose(0, 3, 1, 2), of a numpy array, if channels come last"
+)
+
+WORDS = "numbers of words are integers, but not uint8, which is read as x / 255: give them as int64"
+
+INTEGERS = (
+    "integers, uint8 apart, are read as numbers of words, each smaller than the embedding: give images as "
+    "uint8 or as floats"
+)
+
+
+def builder(model: nn.Module | Callable[[], nn.Module]) -> Callable[[], nn.Module]:
+    """What builds the model: one that is there already is copied."""
+    return partial(copy.deepcopy, model) if isinstance(model, nn.Module) else model
+
+
+def read_arrays(images_name: str, images: Array, labels_name: str, labels: Array) -> tuple[Tensor, Tensor]:
+    """Images and labels as tensors of their own, or InputError."""
+    inputs, targets = as_tensor(images_name, images), as_tensor(labels_name, labels)
+    if targets.dtype in (torch.uint16, torch.uint32, torch.uint64):
+        targets = targets.long()
+    require(
+        inputs.dim() >= 2 and targets.dim() == 1 and len(inputs) == len(targets) > 0,
+        f"{images_name} has shape {tuple(inputs.shape)} and {labels_name} has {tuple(targets.shape)}; they "
+        "must be (N, ...), such as (N, channels, H, W), and (N,), with the same N of at least 1",
+    )
+    require(
+        not targets.is_floating_point() and int(targets.min()) >= 0,
+        f"{labels_name} is of {targets.dtype} and begins with {targets[:3].tolist()}, the smallest is "
+        f"{targets.min().item()}; labels are integers from 0 on: number the classes, or give "
+        "`from_clients` a loss for numbers",
+    )
+    return inputs, targets.long()
+
+
+def as_tensor(name: str, array: Array) -> Tensor:
+    """A copy, which later changes of the array leave alone."""
+    if isinstance(array, Tensor):
+        return array.detach().cpu().clone()
+    try:
+        return torch.tensor(np.ascontiguousarray(array))  # torch takes no array that runs backwards
+    except (TypeError, ValueError) as error:
+        raise InputError(
+            f"{name} cannot be read as one array of numbers ({error}); give a tensor, a numpy array or a "
+            "list of numbers, all samples of the same shape"
+        ) from error
+
+
+def check_one_scale(inputs: Mapping[str, Tensor]) -> None:
+    """Raise InputError where some inputs are bytes, which are divided by 255, and others are not."""
+    scaled = next((name for name, tensor in inputs.items() if tensor.dtype == torch.uint8), None)
+    other = next((name for name, tensor in inputs.items() if tensor.dtype != torch.uint8), None)
+    require(
+        scaled is None or other is None,
+        f"{scaled} is of torch.uint8, which is read as x / 255, and {other} is not: give all in one type",
+    )
+
+
+def in_precision(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    """Floats in the model's precision, bytes as they are, other integers as words' numbers."""
+    if tensor.is_floating_point():
+        return tensor.to(dtype)
+    if tensor.dtype == torch.uint8:
+        return tensor if dtype == torch.float32 else as_float(tensor).to(dtype)
+    return tensor.long()
+
+
+def first_dtype(model: nn.Module) -> torch.dtype:
+    """The precision of a model, or InputError where there is nothing to train."""
+    parameters = list(model.parameters())
+    require(len(parameters) > 0, "model has no parameters; give one that can be trained")
+    return parameters[0].dtype
+
+
+def check_model(model: nn.Module, inputs: Tensor) -> None:
+    """Raise InputError unless the model takes such inputs (N, ...)."""
+    try:
+        with torch.no_grad():
+            model.eval()(as_float(inputs[:1]).clone())
+    except (RuntimeError, ValueError, IndexError, TypeError) as error:
+        told = (str(error).strip() or type(error).__name__).splitlines()[0]
+        advice = ADVICE if inputs.is_floating_point() or inputs.dtype == torch.uint8 else INTEGERS
+        advice = WORDS if "arguments for embedding" in told else advice
+        raise InputError(
+            f"model does not take inputs of shape {tuple(inputs.shape[1:])} ({told}); {advice}; or give "
+            "another model"
+        ) from error
+
+
+def split_rows(
+    num_samples: int, test_fraction: float, generator: torch.Generator, told: str
+) -> tuple[Tensor, Tensor]:
+    """Rows to train on and rows to test on, chosen at random, at least one on either side."""
+    num_test = round(test_fraction * num_samples) if 0 < test_fraction < 1 else 0
+    require(
+        0 < num_test < num_samples,
+        f"test_fraction is {test_fraction}, {told}; it is the share kept for tests, in (0, 1), and must "
+        "leave at least one on both sides: try 0.2, or give what to test on",
+    )
+    order = torch.randperm(num_samples, generator=generator)
+    return order[num_test:], order[:num_test]
