@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from torch import Tensor
@@ -77,3 +77,13 @@ def is_statistic(name: str) -> bool:
         (True, False)
     """
     return name.rpartition(".")[2] in ("running_mean", "running_var", "local_mean", "local_variance")
+
+
+def squared_distance(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> Tensor | float:
+    """||w - w'||^2 of named parameters; running statistics are none.
+
+    Example:
+        >>> squared_distance({"w": torch.tensor([3.0, 0.0])}, {"w": torch.tensor([0.0, 4.0])})
+        tensor(25.)
+    """
+    return sum((one[name] - other[name]).square().sum() for name in one if not is_statistic(name))

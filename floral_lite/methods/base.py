@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from ..adaptors import Statistics
 from ..errors import require
 from ..factored import Blend, Mixture
-from ..roles import Roles, is_statistic
+from ..roles import Roles
 
 # What a method makes of one of the model's parameters: a tensor, or what is still to be added up.
 Part = Tensor | Mixture | Blend
@@ -42,16 +42,6 @@ def some_trainable(model: nn.Module) -> dict[str, Tensor]:
 def added_up(part: Part) -> Tensor:
     """The parameter itself, where a method gives its base and its adaptors' parts on their own."""
     return part if isinstance(part, Tensor) else part.merged()
-
-
-def squared_distance(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> Tensor | float:
-    """||w - w'||^2 of named parameters; running statistics are none.
-
-    Example:
-        >>> squared_distance({"w": torch.tensor([3.0, 0.0])}, {"w": torch.tensor([0.0, 4.0])})
-        tensor(25.)
-    """
-    return sum((one[name] - other[name]).square().sum() for name in one if not is_statistic(name))
 
 
 class Method(ABC):

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from torch import Tensor, nn
 
 from ..errors import require
-from ..roles import Roles
-from .base import Method, Part, some_trainable, squared_distance
+from ..roles import Roles, squared_distance
+from .base import Method, Part, some_trainable
 
 # Before the names of a client's own parameters.
 OWN = "own."

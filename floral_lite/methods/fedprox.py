@@ -5,8 +5,7 @@ import math
 from torch import Tensor, nn
 
 from ..errors import require
-from ..roles import Roles
-from .base import squared_distance
+from ..roles import Roles, squared_distance
 from .fedavg import FedAvg
 
 
