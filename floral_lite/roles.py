@@ -83,6 +83,7 @@ def squared_distance(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> 
     """||w - w'||^2 of named parameters; running statistics are none.
 
     Example:
+        >>> import torch
         >>> squared_distance({"w": torch.tensor([3.0, 0.0])}, {"w": torch.tensor([0.0, 4.0])})
         tensor(25.)
     """
