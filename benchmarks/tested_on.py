@@ -6,8 +6,8 @@ The authors' public code (zeligism/FLoRAL, `get_partitioners`) gives one partiti
 the test split of CIFAR-100. If both then read the training split, a client is tested on all its training
 images, also where it is trained on 5% of them. Here the same personal models are scored on the client's test
 images, on the images that it was trained on, and on all training images of its shard. A row that ends with
-"-drawn" begins as that code does too: its initialisation, and its adaptors' biases, see server_rate.py. One
-that ends with "-public" does, and has that code's groups of labels: those with the same last digit.
+"-public" does all else that is known of that code: it begins with its initialisation and its adaptors'
+biases, see server_rate.py, and a group of labels is those with the same last digit.
 Writes tested-on-TASK.json, a line a run; a run that is there already is not run again.
 """
 
@@ -27,6 +27,7 @@ from torch import nn
 
 from floral_lite import Run, Task, methods, personal_model, tasks, train_runs
 from floral_lite.data import Images, cifar100, split_by_label
+from floral_lite.errors import require
 from floral_lite.federation import Shard
 from floral_lite.models import vgg8
 from floral_lite.tasks.catalogue import TASKS
@@ -37,7 +38,6 @@ ROWS: dict[str, dict[str, object]] = {
     "fedavg": {"method": "fedavg"},
     "floral-1-optimal": {"method": "floral", "budget": 0.01, "routing": "optimal"},
     "floral-1-learned": {"method": "floral", "budget": 0.01, "routing": "learned"},
-    "floral-1-optimal-drawn": {"budget": 0.01, "routing": "optimal", "init": "authors"},
     "floral-1-optimal-public": {"budget": 0.01, "routing": "optimal", "init": "authors"},
 }
 
@@ -53,6 +53,10 @@ def load(name: str, row: str, seed: int, data: Path | None) -> Task:
     """The task, with the public code's groups of labels for the rows that ask for them."""
     if not row.endswith("-public"):
         return tasks.load(name, seed=seed, data=data)
+    require(
+        name.startswith("cifar100"),
+        f"{row} has CIFAR-100's labels, and the task is {name}: name others with --rows",
+    )
     deal = partial(split_by_label, num_labels=100)
     recipe = replace(TASKS[name], prepare=image_task(by_last_digit, vgg8, deal=deal))
     (task,) = make_tasks(name, recipe, [seed], 1.0, None, None, data)
@@ -93,7 +97,7 @@ def main(
         options = dict(ROWS[row])
         if "budget" in options:
             options["num_clusters"] = task.details["task_clusters"]
-        if row.endswith(("-drawn", "-public")):
+        if row.endswith("-public"):
             # its share is 1: Algorithm 1's server
             method = PartOfTheWay(task.model, **options)
             method.draws_biases = True

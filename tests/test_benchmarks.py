@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional
 
-from floral_lite import Floral, Run, Settings, Task, clustering, methods, tasks, train_runs
+from floral_lite import Floral, InputError, Run, Settings, Task, clustering, methods, tasks, train_runs
 from floral_lite.adaptors import LowRankAdaptor
 from floral_lite.data import Images
 from floral_lite.federation import Shard, federated_rounds
@@ -605,3 +605,5 @@ def test_the_public_codes_groups_are_the_labels_with_the_same_last_digit(
             assert (shown % 10 == client % 10).all()
             assert targets.tolist() == (10 * (shown % 10) + shown // 10).tolist()
             assert len(set(shown.tolist())) > 3
+    with pytest.raises(InputError, match="CIFAR-100's labels, and the task is digits-rotate"):
+        script.load("digits-rotate", "floral-1-optimal-public", 1, None)
