@@ -84,7 +84,7 @@ def test_the_build_finds_what_was_run_in_the_cache(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", sorted(chapters.BOOK.glob("*.ipynb")), ids=lambda path: path.stem)
-def test_folded_code_is_called_one_of_two_things(path: Path) -> None:
+def test_a_fold_with_a_name_has_one_of_two(path: Path) -> None:
     for cell in nbformat.read(path, as_version=4).cells:
         checks = cell.cell_type == "code" and cell.source.startswith("# What the text says")
         prompt = cell.metadata.get("mystnb", {}).get("code_prompt_show")
