@@ -100,7 +100,7 @@ def export_peft(model: Floral, folder: str | Path, mixture: Tensor | Sequence[fl
 def _why_not(model: Floral, name: str) -> str:
     """Why PEFT cannot express a parameter's adaptor, and what to do; empty if it can."""
     adaptor = model.plan[name]
-    layer_name, _, _ = name.rpartition(".")
+    layer_name, _, which = name.rpartition(".")
     if not layer_name:
         return "PEFT adapts layers inside a model, and this one is the model: use nn.Sequential(layer)"
     layer = model.base.get_submodule(layer_name)
@@ -112,15 +112,16 @@ def _why_not(model: Floral, name: str) -> str:
         return "PEFT gives one rank to both projections of attention and none to their biases"
     if adaptor.kind in ("norm", "batch_nora"):
         return "PEFT has no adaptors for norms: use norms='none'"
-    if adaptor.kind == "bias":
-        weight = f"{layer_name}.weight"
-        if weight not in model.plan:
+    # of a registry with entries of a user's own: PEFT would leave out what it does not know without a word
+    known = isinstance(layer, (nn.Linear, nn.Embedding, nn.modules.conv._ConvNd))
+    if not known or which != ("weight" if isinstance(adaptor, LowRankAdaptor) else "bias"):
+        return f"PEFT has no {type(adaptor).__name__} for the {which} of a {type(layer).__name__}"
+    if not isinstance(adaptor, LowRankAdaptor):
+        if f"{layer_name}.weight" not in model.plan:
             return "PEFT adapts a bias only with its weight: use biases=False"
         if any(other.kind == "embedding" for other in model.plan.values()):
             return "PEFT adapts either biases or embeddings: use biases=False"
-        return _why_not(model, weight)
-    if isinstance(layer, nn.modules.conv._ConvNd):
-        assert isinstance(adaptor, LowRankAdaptor)
+    elif isinstance(layer, nn.modules.conv._ConvNd):
         if isinstance(layer, nn.modules.conv._ConvTransposeNd):
             return "PEFT has no LoRA for transposed convolutions"
         if any(adaptor.shape[axis] > 1 for axis in adaptor.rows[1:]):

@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from floral_lite import Floral, InputError, export_peft
+from floral_lite.adaptors import KINDS, Adaptor, LowRankAdaptor, VectorAdaptor
 from floral_lite.data import import_torchvision
 
 
@@ -171,6 +172,12 @@ def test_the_rank_is_that_of_all_adaptors_together(tmp_path: Path) -> None:
     assert (config["r"], config["lora_alpha"]) == (10, 10)
 
 
+def frozen(base: nn.Module, which: str) -> nn.Module:
+    for name, parameter in base.named_parameters():
+        parameter.requires_grad_(which not in name)
+    return base
+
+
 def conv(**settings: Any) -> nn.Module:
     return nn.Sequential(nn.Conv2d(4, 4, 3, **settings))
 
@@ -194,14 +201,18 @@ CHANNEL_IN = {"convolution": "channel_in"}
         pytest.param(conv(), {}, "use convolution='channel_in'", id="balanced"),
         pytest.param(conv(), {"convolution": "filter"}, "use convolution='channel_in'", id="filter"),
         pytest.param(conv(groups=2), CHANNEL_IN, "no groups, dilation or padding mode", id="groups"),
-        pytest.param(conv(dilation=2), CHANNEL_IN, "no groups, dilation or padding mode", id="dilation"),
+        pytest.param(conv(dilation=(1, 2)), CHANNEL_IN, "no groups, dilation or padding mode", id="dilation"),
         pytest.param(
             conv(padding=1, padding_mode="circular"), CHANNEL_IN, "no groups, dilation or", id="padding-mode"
         ),
         pytest.param(
             nn.Sequential(nn.ConvTranspose2d(4, 4, 3)), CHANNEL_IN, "for transposed", id="transposed"
         ),
-        pytest.param(Attention(), {}, "both projections of attention", id="attention"),
+        # PEFT adapts both projections or none, whichever are trained
+        *(
+            pytest.param(frozen(Attention(), other), {}, "both projections of attention", id=f"no-{other}")
+            for other in ("in_proj", "out_proj")
+        ),
         pytest.param(nn.Linear(8, 3), {}, r"use nn\.Sequential\(layer\)", id="root"),
         pytest.param(
             nn.Sequential(nn.Embedding(5, 6), nn.Linear(6, 4)),
@@ -219,6 +230,24 @@ def test_what_peft_cannot_express_is_refused(
     with pytest.raises(InputError, match=rf"(weight|bias) cannot be exported to PEFT: .*{message}") as error:
         export_peft(model, tmp_path / "folder")
     assert "export the merged model instead" in str(error.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("layer", "which", "adaptor"),
+    [
+        (nn.PReLU(), "weight", VectorAdaptor("own", (1,))),
+        (nn.Linear(8, 3), "weight", VectorAdaptor("own", (3, 8))),
+        (nn.Bilinear(2, 3, 4), "weight", LowRankAdaptor("own", (4, 2, 3), rows=(0,), columns=(1, 2), rank=1)),
+    ],
+)
+def test_an_adaptor_of_ones_own_is_refused(
+    layer: nn.Module, which: str, adaptor: Adaptor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PEFT would leave it out without a word."""
+    monkeypatch.setitem(KINDS, type(layer), {which: lambda *_: adaptor})
+    with pytest.raises(InputError, match=rf"0\.{which} cannot be exported to PEFT: .*{type(layer).__name__}"):
+        export_peft(trained(nn.Sequential(layer)), tmp_path / "folder")
     assert list(tmp_path.iterdir()) == []
 
 
