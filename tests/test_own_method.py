@@ -249,6 +249,27 @@ def test_a_learned_mixture_of_a_private_and_a_shared_model_agrees(task: Task) ->
     assert len(set(fast.state.private["alpha"].tolist())) > 1
 
 
+def twice(parts: dict[str, Part]) -> dict[str, Part]:
+    """A column of the first layer's weight is added to the last one's."""
+    return {**parts, "2.weight": parts["2.weight"] + parts["0.weight"][..., :3, :1]}  # type: ignore[operator,index]
+
+
+class InParts(Shared):
+    def parts(self, client: Roles, draws: Tensor | None = None) -> dict[str, Part]:
+        return twice(super().parts(client))
+
+
+class InNetworks(Shared):
+    def networks(self, client: Roles, draws: Tensor | None = None) -> list[dict[str, Part]]:
+        return [twice(self.parts(client))]
+
+
+@pytest.mark.parametrize("kind", [InParts, InNetworks])
+def test_a_weight_may_be_used_twice(task: Task, kind: type[Method]) -> None:
+    method = kind(task.model)  # type: ignore[call-arg]
+    agree(*(train(task, method, engine=engine) for engine in ("fast", "loop")))
+
+
 class Noisy(Shared):
     """Sends what it learned with noise, which nobody can compare."""
 

@@ -75,7 +75,7 @@ def _gradients(
     # never those that a penalty or a second network sees too; a user's own verb may use a weight, or its
     # gradient, a second time: then all gradients are computed before the first step is taken
     untouched: list[Tensor] = []
-    verbs = ("parts", "losses", "penalty", "precondition")
+    verbs = ("parts", "networks", "losses", "penalty", "precondition")
     known = all(getattr(type(method), verb).__module__.startswith("floral_lite.") for verb in verbs)
     if known and not method.remembers_start and len(networks) == 1:
         untouched = [*leaves.shared.values(), *leaves.clustered.values()]
