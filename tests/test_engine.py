@@ -695,6 +695,20 @@ def test_a_network_that_looks_at_its_inputs_takes_the_loop() -> None:
     assert len(train(task, methods.FedAvg(task.model), engine="loop").history.rounds) == 3
 
 
+def test_samples_of_several_shapes_take_the_loop() -> None:
+    """Photographs, say; torch would write them past their places, with a warning."""
+    task = make_task(
+        lambda: nn.Sequential(nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(4, 3)),
+        normal(1, 4, 4),
+        participation=1.0,
+    )
+    narrower = Shard(task.train[1].inputs[..., 1:], task.train[1].targets)
+    task = replace(task, train=[task.train[0], narrower, *task.train[2:]])
+    with pytest.raises(InputError, match=r"\(1, 4, 3\), \(1, 4, 4\).*engine='loop'"):
+        train(task, methods.FedAvg(task.model))
+    assert len(train(task, methods.FedAvg(task.model), engine="loop").history.rounds) == 3
+
+
 class Scale(nn.Module):
     """A layer that the registry does not know."""
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from ..errors import require
 from .pool import Pool
 from .shards import Changes, Population, Shard
 
@@ -34,6 +35,9 @@ def gather(
     Returns:
         Inputs (k, B, ...) and targets (k, B, ...).
 
+    Raises:
+        InputError: the clients' samples have different shapes.
+
     Example:
         >>> shards = [Shard(torch.arange(3.0) + 10 * k, torch.arange(3)) for k in range(4)]
         >>> gather(shards, [3, 1], torch.tensor([[0, 2], [1, 1]])).inputs
@@ -48,6 +52,12 @@ def gather(
 
 def _picked(tensors: Sequence[Tensor], rows: Tensor) -> Tensor:
     """Rows of its own from each tensor, copied once, whole samples at a time, into the stack."""
+    shapes = sorted({tuple(tensor.shape[1:]) for tensor in tensors})
+    require(
+        len(shapes) == 1,
+        f"samples of the shapes {shapes} cannot lie side by side: give all clients' one shape, or use "
+        "engine='loop'",
+    )
     stacked = tensors[0].new_empty(*rows.shape, *tensors[0].shape[1:])
     for tensor, own, place in zip(tensors, rows, stacked, strict=True):
         torch.index_select(tensor, 0, own.to(tensor.device), out=place)
