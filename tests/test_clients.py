@@ -100,6 +100,8 @@ def test_what_a_loss_compares_with_the_outputs_has_their_precision(kind: type) -
             {"train": [(IMAGES, IMAGES)]},
             "train is a list; it must be a dictionary",
         ),
+        ({"test": [*PAIRS.values()]}, "test is a list; it must be a dictionary"),
+        ({"clusters": [0, 0, 1]}, "clusters is a list; it must be a dictionary"),
         (
             {"test": {"north": PAIRS["north"]}},
             "test must name the same clients, and ['east', 'south']",

@@ -79,19 +79,22 @@ def from_clients(
         >>> task.clusters.tolist(), [len(shard) for shard in task.train], len(task.test[1])
         ([0, 1], [8, 16], 4)
     """
-    require(
-        isinstance(train, Mapping),
-        f"train is a {type(train).__name__}; it must be a dictionary, each client's pair by its name, such "
-        "as dict(enumerate(pairs))",
-    )
+    for other, given in (
+        ("train", train),
+        ("test", train if test is None else test),
+        ("clusters", train if clusters is None else clusters),
+    ):
+        require(
+            isinstance(given, Mapping),
+            f"{other} is a {type(given).__name__}; it must be a dictionary by the clients' names, such as "
+            f"dict(enumerate({other}))",
+        )
+        missing = sorted(map(str, given.keys() ^ train.keys()))
+        require(
+            not missing,
+            f"train and {other} must name the same clients, and {missing[:3]} are in one of them only",
+        )
     names = list(train)
-    for other, given in (("test", test), ("clusters", clusters)):
-        if given is not None:
-            missing = sorted(map(str, given.keys() ^ train.keys()))
-            require(
-                not missing,
-                f"train and {other} must name the same clients, and {missing[:3]} are in one of them only",
-            )
 
     first = seeded(builder(model), seed)
     dtype = first_dtype(first)
