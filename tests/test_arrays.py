@@ -97,6 +97,8 @@ def test_a_model_is_taken_as_it_is_and_copied() -> None:
     assert task.model is not model
     assert task.model.training
     assert torch.equal(task.model.get_parameter("1.weight"), model.get_parameter("1.weight"))
+    nn.init.zeros_(model.get_parameter("1.weight"))
+    assert task.model.get_parameter("1.weight").any()
 
 
 @pytest.mark.parametrize("kind", ["numpy", "torch", "list", "read-only", "grad"])

@@ -45,6 +45,12 @@ def test_every_client_keeps_its_samples_in_the_order_given() -> None:
     assert history.clients()["cluster"].tolist() == [0, 0, 1]
 
 
+def test_the_share_for_tests_is_rounded() -> None:
+    task = tasks.from_clients(PAIRS, test_fraction=0.29, **NETWORK)
+    # of 5.8, 2.9 and 2.9
+    assert [len(shard) for shard in task.test] == [6, 3, 3]
+
+
 def test_clients_may_bring_what_they_are_tested_on_in_any_order() -> None:
     test = {name: [images[:1], labels[:1]] for name, (images, labels) in reversed(PAIRS.items())}
     task = tasks.from_clients(PAIRS, test, settings=Settings(batch_size=5), augment=FlipAndCrop(1), **NETWORK)
@@ -60,6 +66,7 @@ def test_the_seed_decides_the_split_and_a_built_model() -> None:
     first, again, other = (tasks.from_clients(PAIRS, seed=seed, **NETWORK) for seed in (1, 1, 2))
     assert torch.equal(first.test[0].inputs, again.test[0].inputs)
     assert not torch.equal(first.test[0].inputs, other.test[0].inputs)
+    assert (first.details["task_seed"], other.details["task_seed"]) == (1, 2)
     weights = [task.model.get_parameter("1.weight") for task in (first, again, other)]
     assert torch.equal(weights[0], weights[1])
     assert not torch.equal(weights[0], weights[2])

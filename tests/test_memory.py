@@ -104,9 +104,10 @@ def test_a_stack_takes_as_much_as_is_allowed_and_no_more(
     name, more = method_and_copies
     task = mlp_task(batch_size=batch_size, momentum=momentum)
     method = methods.make(name, task.model)
-    num_clients = Memory(max_memory, CPU).clients_at_once(
-        task, method, first_state(task, method), task.settings
-    )
+    memory, state = Memory(max_memory, CPU), first_state(task, method)
+    # whatever another round's batches were
+    memory.clients_at_once(task, method, state, task.settings.with_changes(batch_size=batch_size + 1))
+    num_clients = memory.clients_at_once(task, method, state, task.settings)
     parameters = (4 * 6 + 6 + 6 * 3 + 3) * ((4 if momentum else 3) + more)
     fetched = 2 * STEPS_FETCHED * batch_size * 4
     kept = 2 * batch_size * (4 + 6)
@@ -162,6 +163,8 @@ MEETINGS: dict[str, tuple[Callable[[], nn.Module], bool, bool]] = {
     "without statistics": (lambda: between(nn.BatchNorm1d(6, track_running_stats=False)), True, True),
     "a user's own": (lambda: between(Centred(1.0)), True, True),
     "nothing at first": (lambda: between(Centred(0.0)), True, True),
+    # with more samples every output is smaller
+    "shares of the batch": (lambda: nn.Sequential(nn.Flatten(), nn.Linear(20, 3), nn.Softmax(0)), True, True),
     # dropout that draws for the whole batch from torch's own generator
     "its own draws": (lambda: Attention(0.5), True, False),
 }
