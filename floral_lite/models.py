@@ -132,7 +132,7 @@ def seeded(build: Callable[[], nn.Module], seed: int) -> nn.Module:
     """
     check_seed(seed)
     with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed)  # torch.manual_seed sets those of GPUs too
+        torch.default_generator.manual_seed(int(seed))  # torch.manual_seed sets those of GPUs too
         return build()
 
 

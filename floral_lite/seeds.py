@@ -27,7 +27,7 @@ def stream(seed: int, *key: str | int) -> torch.Generator:
     """
     check_seed(seed)
     words = [int.from_bytes(k.encode(), "big") if isinstance(k, str) else k for k in key]
-    state = np.random.SeedSequence([seed, len(key), *words]).generate_state(1, np.uint64)[0]
+    state = np.random.SeedSequence([int(seed), len(key), *words]).generate_state(1, np.uint64)[0]
     return torch.Generator().manual_seed(int(state >> np.uint64(1)))
 
 

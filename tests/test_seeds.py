@@ -1,11 +1,16 @@
 """One seed, many streams."""
 
+from collections.abc import Callable
+
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
 
 from floral_lite import InputError
+from floral_lite.models import seeded
 from floral_lite.seeds import stream
 
 # Every stream that a run of 50 rounds and 20 clients, and the making of its task, ask for.
@@ -35,6 +40,13 @@ def test_streams_do_not_touch_the_global_generator() -> None:
     before = torch.get_rng_state()
     torch.rand(5, generator=stream(0, "clients", 1))
     assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("whole", [np.int64, np.uint8, torch.tensor])
+def test_a_seed_may_be_another_librarys_whole_number(whole: Callable[[int], int]) -> None:
+    assert first_number(whole(3), "train") == first_number(3, "train")
+    drawn, plain = (seeded(lambda: nn.Linear(2, 2), seed) for seed in (whole(3), 3))
+    assert torch.equal(drawn.weight, plain.weight)  # type: ignore[arg-type]
 
 
 def test_a_negative_seed_is_refused() -> None:
