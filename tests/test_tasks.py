@@ -5,6 +5,7 @@ import json
 import math
 import os
 import pickle
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -583,9 +584,24 @@ def test_samples_that_are_no_numbers_are_refused(bad: float) -> None:
         task([Shard(whole.inputs, torch.full((len(whole), 1), bad))], [plain], **loss)
 
 
-def test_a_batch_norm_without_momentum_is_refused() -> None:
-    with pytest.raises(InputError, match=r"batch norm 1 has momentum=None.*such as 0\.1"):
-        task([shard()], [shard()], model=nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3, momentum=None)))
+@pytest.mark.filterwarnings("ignore:Lazy modules:UserWarning")
+@pytest.mark.parametrize(
+    ("layer", "message"),
+    [
+        (lambda: nn.BatchNorm1d(3, momentum=None), r"batch norm 1 has momentum=None.*such as 0\.1"),
+        (lambda: nn.LazyLinear(3), r"1\.weight has no shape yet.*one batch first"),
+        (lambda: nn.Embedding(9, 3, sparse=True), "embedding 1 has sparse=True.*use sparse=False"),
+        (
+            lambda: nn.EmbeddingBag(9, 3, scale_grad_by_freq=True),
+            "embedding 1 has scale_grad_by_freq=True.*use scale_grad_by_freq=False",
+        ),
+    ],
+)
+def test_a_layer_that_a_federation_cannot_train_is_refused(
+    layer: Callable[[], nn.Module], message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        task([shard()], [shard()], model=nn.Sequential(nn.Linear(2, 3), layer()))
 
 
 def test_a_layer_under_two_names_is_refused() -> None:

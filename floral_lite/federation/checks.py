@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
+from torch.nn.parameter import is_lazy
 
 from ..errors import InputError, require
 from ..roles import is_statistic
@@ -64,13 +65,20 @@ def check_finite(task: Task) -> None:
 
 
 def check_layers(task: Task) -> None:
-    """Each layer has one name, and no statistic is trained, or remembered for ever."""
+    """Each layer has one name and a shape, works for many clients, and trains no statistic."""
     for name, module in task.model.named_modules():
         require(
             not (isinstance(module, _NormBase) and module.track_running_stats and module.momentum is None),
             f"the batch norm {name} has momentum=None, a mean over all batches, which means nothing once "
             "it is averaged or reset: give it a momentum, such as 0.1",
         )
+        for option in ("scale_grad_by_freq", "sparse"):
+            # torch would count the words of all clients together, and has no sparse gradients of many
+            require(
+                not (isinstance(module, (nn.Embedding, nn.EmbeddingBag)) and getattr(module, option)),
+                f"the embedding {name} has {option}=True, which means something else where clients are "
+                f"trained side by side: use {option}=False",
+            )
     names: dict[nn.Module, str] = {}
     for name, module in task.model.named_modules(remove_duplicate=False):
         first = names.setdefault(module, name)
@@ -80,6 +88,10 @@ def check_layers(task: Task) -> None:
             "and call it twice",
         )
     for name, parameter in task.model.named_parameters():
+        require(
+            not is_lazy(parameter),
+            f"{name} has no shape yet, its layer is lazy: run the model on one batch first",
+        )
         require(
             not (parameter.requires_grad and is_statistic(name)),
             f"the model has a parameter {name}, which norms call a statistic and nobody trains: give it "
