@@ -211,7 +211,7 @@ GRAY = np.zeros((20, 6, 6), np.uint8)
         (
             (IMAGES, LABELS, IMAGES.astype(float), LABELS),
             {},
-            "images is of torch.uint8, which is read as x / 255, and test_images is not",
+            "images is of torch.uint8 and test_images is of torch.float64; uint8 .*give all in one type",
         ),
         (
             (IMAGES / 255, LABELS, np.full(IMAGES.shape, np.nan), LABELS),

@@ -131,11 +131,15 @@ def test_what_a_loss_compares_with_the_outputs_has_their_precision(kind: type) -
         ),
         (
             {"train": {**PAIRS, "a": (IMAGES.astype(float), LABELS)}},
-            "train['north'] is of torch.uint8, which is read as x / 255, and train['a'] is not",
+            "train['north'] is of torch.uint8 and train['a'] is of torch.float64; uint8 is read as x / 255",
+        ),
+        (
+            {"train": {"a": (IMAGES / 255, LABELS), "b": (IMAGES.astype(int), LABELS)}},
+            "train['a'] is of torch.float64 and train['b'] is of torch.int64; uint8 is read as x / 255",
         ),
         (
             {"test": {**PAIRS, "east": (IMAGES.astype(float), LABELS)}},
-            "train['north'] is of torch.uint8, which is read as x / 255, and test['east'] is not",
+            "train['north'] is of torch.uint8 and test['east'] is of torch.float64; uint8 is read as x / 255",
         ),
         (
             {"train": {"a": (np.where(IMAGES.max() == IMAGES, np.nan, IMAGES / 255), LABELS)}},

@@ -19,7 +19,7 @@ from .reading import (
     Array,
     builder,
     check_model,
-    check_one_scale,
+    check_one_kind,
     first_dtype,
     in_precision,
     read_arrays,
@@ -113,7 +113,7 @@ def from_arrays(
         sets = _split(*train, test_fraction, seed)
     else:
         sets = Images(*train, *read_arrays("test_images", test_images, "test_labels", test_labels))
-    check_one_scale({"images": sets.train_images, "test_images": sets.test_images})
+    check_one_kind({"images": sets.train_images, "test_images": sets.test_images})
     sets = sets._replace(
         train_images=in_precision(sets.train_images, dtype), test_images=in_precision(sets.test_images, dtype)
     )

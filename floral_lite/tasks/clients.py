@@ -19,7 +19,7 @@ from .reading import (
     as_tensor,
     builder,
     check_model,
-    check_one_scale,
+    check_one_kind,
     first_dtype,
     in_precision,
     read_arrays,
@@ -68,8 +68,8 @@ def from_clients(
 
     Raises:
         InputError: the clients of `train`, `test` and `clusters` are not the same, lengths or shapes do not
-            fit each other or the model, some inputs are uint8 and others not, a label is out of range, or a
-            client has too few samples.
+            fit each other or the model, some inputs are bytes or words and others not, a label is out of
+            range, or a client has too few samples.
 
     Example:
         >>> import numpy as np
@@ -114,7 +114,7 @@ def from_clients(
     require(len(names) > 0, "train is empty; give at least one client's inputs and targets")
     shapes = {tuple(shard.inputs.shape[1:]) for shard in (*shards.values(), *tested.values())}
     require(len(shapes) == 1, f"inputs have the shapes {sorted(shapes)}; all clients need the same one")
-    check_one_scale(inputs)
+    check_one_kind(inputs)
     for of_split in (shards, tested):
         for client, shard in of_split.items():
             of_split[client] = Shard(in_precision(as_float(shard.inputs), dtype), shard.targets)

@@ -65,13 +65,16 @@ def as_tensor(name: str, array: Array) -> Tensor:
         ) from error
 
 
-def check_one_scale(inputs: Mapping[str, Tensor]) -> None:
-    """Raise InputError where some inputs are bytes, which are divided by 255, and others are not."""
-    scaled = next((name for name, tensor in inputs.items() if tensor.dtype == torch.uint8), None)
-    other = next((name for name, tensor in inputs.items() if tensor.dtype != torch.uint8), None)
+def check_one_kind(inputs: Mapping[str, Tensor]) -> None:
+    """Raise InputError unless all inputs are bytes, or all floats, or all integers."""
+    kinds: dict[tuple[bool, bool], str] = {}
+    for name, tensor in inputs.items():
+        kind = tensor.dtype == torch.uint8, tensor.is_floating_point()
+        kinds.setdefault(kind, f"{name} is of {tensor.dtype}")
     require(
-        scaled is None or other is None,
-        f"{scaled} is of torch.uint8, which is read as x / 255, and {other} is not: give all in one type",
+        len(kinds) < 2,
+        f"{' and '.join(kinds.values())}; uint8 is read as x / 255, floats are taken as they are, other "
+        "integers are numbers of words: give all in one type",
     )
 
 
