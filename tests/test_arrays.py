@@ -197,7 +197,8 @@ GRAY = np.zeros((20, 6, 6), np.uint8)
     ("given", "changes", "message"),
     [
         ((IMAGES, LABELS[:9]), {}, r"images has shape \(120, 1, 6, 6\) and labels has \(9,\).*same N"),
-        ((IMAGES, LABELS[:, None]), {}, r"labels has \(120, 1\)"),
+        ((IMAGES, np.eye(6)[LABELS]), {}, r"labels has \(120, 6\).*labels\.argmax\(1\) of one-hot ones"),
+        ((IMAGES, LABELS.astype(str)), {}, r"labels cannot be read.*np\.searchsorted\(classes, labels\)"),
         ((IMAGES[:0], LABELS[:0]), {}, "at least 1"),
         ((LABELS, LABELS), {}, r"images has shape \(120,\)"),
         ((IMAGES, LABELS / 2), {}, "labels is of torch.float64.*integers from 0 on"),

@@ -120,7 +120,7 @@ def test_what_a_loss_compares_with_the_outputs_has_their_precision(kind: type) -
         ({"train": {"a": (IMAGES, LABELS[:3])}}, "the inputs of train['a'] has shape (40, 1, 4, 4)"),
         ({"train": {"a": (IMAGES, LABELS / 2)}}, "labels are integers from 0 on"),
         ({"train": {"a": IMAGES[:2]}}, "train['a'] is of ndarray; it must be a pair of inputs and targets"),
-        ({"train": {**PAIRS, "a": (IMAGES[:1], LABELS[:1])}}, "of the 1 samples of client 'a'"),
+        ({"train": {**PAIRS, "a": (IMAGES[:1], LABELS[:1])}}, "0.2, of the 1 samples of client 'a'; it is"),
         (
             {"train": {**PAIRS, "a": (IMAGES[:, :, 1:], LABELS)}},
             "have the shapes [(1, 3, 4), (1, 4, 4)]",

@@ -41,7 +41,8 @@ def read_arrays(images_name: str, images: Array, labels_name: str, labels: Array
     require(
         inputs.dim() >= 2 and targets.dim() == 1 and len(inputs) == len(targets) > 0,
         f"{images_name} has shape {tuple(inputs.shape)} and {labels_name} has {tuple(targets.shape)}; they "
-        "must be (N, ...), such as (N, channels, H, W), and (N,), with the same N of at least 1",
+        "must be (N, ...), such as (N, channels, H, W), and (N,), which is labels.argmax(1) of one-hot ones, "
+        "with the same N of at least 1",
     )
     require(
         not targets.is_floating_point() and int(targets.min()) >= 0,
@@ -61,7 +62,8 @@ def as_tensor(name: str, array: Array) -> Tensor:
     except (TypeError, ValueError) as error:
         raise InputError(
             f"{name} cannot be read as one array of numbers ({error}); give a tensor, a numpy array or a "
-            "list of numbers, all samples of the same shape"
+            "list of numbers, all samples of the same shape; names of classes become numbers with "
+            "np.searchsorted(classes, labels), where classes = np.unique(the labels of all clients)"
         ) from error
 
 
@@ -117,7 +119,8 @@ def split_rows(
     require(
         0 < num_test < num_samples,
         f"test_fraction is {test_fraction}, {told}; it is the share kept for tests, in (0, 1), and must "
-        "leave at least one on both sides: try 0.2, or give what to test on",
+        "leave at least one on both sides, such as 0.2 of three samples or more: give another share, or what "
+        "to test on",
     )
     order = torch.randperm(num_samples, generator=generator)
     return order[num_test:], order[:num_test]
