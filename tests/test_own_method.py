@@ -189,6 +189,13 @@ class FromTheMean(Shared):
         return outputs[0] - outputs[0].mean(dim=0)
 
 
+class Offered(Shared):
+    """Candidates less their mean over the first axis."""
+
+    def candidates(self, client: Roles) -> list[dict[str, Part]]:
+        return [{name: tensor - tensor.mean(dim=0) for name, tensor in client.shared.items()}]
+
+
 class Largest(Shared):
     """Losses as shares of the largest: of all clients of a stack together."""
 
@@ -206,6 +213,7 @@ class Softly(methods.Ensemble):
 
 IN_A_CHAIN = {
     ForOneClient: r"ForOneClient\.networks gives for a stack.*must match the size.*a\.reshape",
+    Offered: r"Offered\.candidates gives for a stack.*has other numbers",
     Mean: r"Mean\.penalty gives for a stack.*sum a penalty over the clients",
     Largest: r"Largest\.losses gives for a stack.*has other numbers",
     OneNorm: r"OneNorm\.precondition gives for a stack.*has other numbers.*engine='loop'",
