@@ -33,6 +33,8 @@ def test_a_round_that_is_asked_for_again_begins_where_it_began(tmp_path: Path) -
     assert values(OwnFile(tmp_path, NAME, 7).load(4, theta(0))) == [1, 1]
     assert values(OwnFile(tmp_path, NAME, 7).load(9, theta(0))) == [4, 4]
     assert list(file.load(9, theta(0))) == list(theta(0))
+    with pytest.raises(InputError, match="is of round 4, and the server asks for round 3"):
+        file.load(3, theta(0))
 
 
 def test_clients_and_federations_have_files_of_their_own(tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ class OwnFile:
             What it had after the rounds before this one.
 
         Raises:
-            InputError: the file is damaged, or of another model. It stays as it is.
+            InputError: the file is damaged, of another model, or of a later round. It stays as it is.
         """
         if not self.path.exists():
             return first
@@ -60,6 +60,11 @@ class OwnFile:
             raise InputError(
                 f"{self.path} is damaged ({error!r}): move it away, and this client starts from scratch"
             ) from None
+        require(
+            number >= done,
+            f"{self.path} is of round {done}, and the server asks for round {number}: put back the client's "
+            "file of that time, or move this one away, and it starts from scratch",
+        )
         kept = "after/" if number > done else "before/"
         private = {name.removeprefix(kept): tensor for name, tensor in found.items() if name.startswith(kept)}
         kinds = [
