@@ -73,6 +73,11 @@ class NoMixture(Shared):
         return state._replace(clustered={"more": torch.zeros(2, 3)})
 
 
+class Sharper(methods.FLoRAL):
+    def mixture(self, private: Mapping[str, Tensor]) -> Tensor:
+        return (3 * private["router_logits"]).softmax(dim=-1)
+
+
 class WithoutBias(Shared):
     def parts(self, client: Roles, draws: Tensor | None = None) -> dict[str, Part]:
         return {name: part for name, part in client.shared.items() if "bias" not in name}
@@ -143,6 +148,7 @@ class Ended(Shared):
         (NoGradients, r"NoGradients\.precondition returns other names"),
         (Start, r"Start looks at start.*remembers_start = True"),
         (Ended, r"Ended looks at start.*remembers_start = True"),
+        (Sharper, r"Sharper\.mixture gives other weights than Sharper\.router.*subclass of Router"),
     ],
 )
 def test_what_a_method_of_ones_own_does_wrong_is_told(task: Task, kind: type[Method], message: str) -> None:

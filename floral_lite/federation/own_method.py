@@ -12,7 +12,8 @@ from torch import Tensor
 from ..adaptors import Adaptor
 from ..errors import InputError, require
 from ..methods import Method
-from ..methods.base import added_up
+from ..methods.base import ROUTER, added_up
+from ..methods.routed import Routed
 from ..roles import Roles
 from ..seeds import stream
 from .layers import chain
@@ -58,6 +59,13 @@ def check_own(method: Method, state: Roles, task: Task, settings: Settings, engi
             isinstance(after, Roles) and [role.keys() for role in after] == [role.keys() for role in two],
             f"{kind}.{verb} returns {'other names than it was given' if after else after}; it must return "
             "Roles with the same names, such as client._replace(private={**client.private, ...})",
+        )
+    if isinstance(method, Routed) and type(method).parts.__module__.startswith("floral_lite."):
+        private = two.at(0).private
+        require(
+            torch.allclose(method.mixture(private), method.router.mixture(private[ROUTER])),
+            f"{kind}.mixture gives other weights than {kind}.router, with which the networks are mixed: "
+            "write the rule as mixture(router_logits, draws=None) of a subclass of Router, given as router=",
         )
     verbs(method, two, 0)["penalty"]()  # which must not look at what is not kept
     shape = tuple(verbs(method, two, 0)["losses"]().shape)

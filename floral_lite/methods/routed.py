@@ -30,7 +30,7 @@ class Routed(Method):
             clients' first gradients, see `federation/asking.py`; from uniform where it finds none.
             "optimal": the one-hot of the true cluster, modulo C.
         router: temperature, floor, noise and entropy of the routers, as a Router or by name; the
-            paper's if None.
+            paper's if None. A rule of your own is a subclass of Router with another `mixture`.
 
     Raises:
         InputError: an argument is out of range.
