@@ -648,9 +648,13 @@ def test_targets_that_do_not_fit_the_outputs_are_refused(loss: Loss, targets: Sh
 
 @pytest.mark.parametrize(
     ("loss", "told"),
-    [(nn.MSELoss(reduction="none"), r"2 samples is of shape \(2, 3\)"), (lambda *_: None, "of a NoneType")],
+    [
+        (nn.MSELoss(reduction="none"), r"2 samples is of shape \(2, 3\)"),
+        (nn.MSELoss(reduction="sum"), "2 samples is twice as large if they are given twice"),
+        (lambda *_: None, "of a NoneType"),
+    ],
 )
-def test_a_loss_is_one_number(loss: Any, told: str) -> None:
+def test_a_loss_is_the_mean_of_its_samples(loss: Any, told: str) -> None:
     with pytest.raises(InputError, match=f"{told}; it must be .*reduction='mean'"):
         task([numbers(3)], [numbers(3)], loss=loss)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -171,15 +172,23 @@ def check_targets(task: Task, of_labels: bool, numbers: bool) -> None:
 
 
 def check_loss(task: Task) -> None:
-    """A loss is one number for a batch: what it returns for the first client's first samples."""
+    """A loss is one number for a batch, and no sum: what it returns for the first client's first samples."""
     inputs, targets = (tensor[:2] for tensor in task.train[0])
     with torch.no_grad():
-        loss: object = task.loss(copy.deepcopy(task.model).eval()(inputs.clone()), targets)
+        outputs = copy.deepcopy(task.model).eval()(inputs.clone())
+        loss: object = task.loss(outputs, targets)
     told = f"shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else f"a {type(loss).__name__}"
     require(
         isinstance(loss, Tensor) and loss.dim() == 0,
         f"the loss of {len(targets)} samples is of {told}; it must be a tensor of one number, their mean, "
         "as with reduction='mean'",
+    )
+    with torch.no_grad():
+        once, twice = (float(task.loss(torch.cat([outputs] * n), torch.cat([targets] * n))) for n in (1, 2))
+    require(
+        once == 0 or not math.isclose(twice - once, once, rel_tol=1e-3),
+        f"the loss of {len(targets)} samples is twice as large if they are given twice; it must be their "
+        "mean, as with reduction='mean', and no sum",
     )
 
 
