@@ -1,7 +1,7 @@
 """The router: a client's mixture pi = softmax(theta) over the C adaptors, and how it is learned."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from numbers import Real
 
 import torch
@@ -53,6 +53,10 @@ class Router:
         require(self.temperature > 0, f"temperature is {self.temperature}; it must be positive: try 1")
         require(0 <= self.floor < 1, f"floor is {self.floor}; it is a mixture weight in [0, 1 / C): try 0.01")
         require(self.noise >= 0, f"noise is {self.noise}; it must be at least 0")
+
+    def options(self) -> dict[str, object]:
+        """Its values by name, and the name of the rule where it is one of your own."""
+        return asdict(self) | ({} if type(self) is Router else {"rule": type(self).__name__})
 
     def mixture(self, router_logits: Tensor, draws: Tensor | None = None) -> Tensor:
         """The mixture weights of routers.

@@ -268,7 +268,7 @@ GRAY = np.zeros((20, 6, 6), np.uint8)
         ((IMAGES, LABELS), {"num_clusters": 9}, "num_clusters is 9.*number of clients, 8"),
         ((IMAGES, LABELS), {"num_clients": 8.0}, r"num_clients is 8\.0; it must be a whole number"),
         ((IMAGES, LABELS), {"num_clients": 50}, r"num_clients is 50, but.*only 24 samples"),
-        ((IMAGES, LABELS), {"test_fraction": 1.0}, r"test_fraction is 1\.0, of 120 images.*try 0\.2"),
+        ((IMAGES, LABELS), {"test_fraction": 1.0}, r"test_fraction is 1\.0, of 120 images.*such as 0\.2"),
         ((IMAGES, LABELS), {"test_fraction": 0.001}, r"test_fraction is 0\.001"),
         ((IMAGES, LABELS), {"test_fraction": 0.999}, r"test_fraction is 0\.999"),
         ((IMAGES, LABELS), {"test_fraction": np.nan}, "test_fraction is nan"),

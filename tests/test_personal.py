@@ -10,6 +10,7 @@ from torch.nn import functional
 from floral_lite import (
     Federation,
     InputError,
+    Router,
     Task,
     export_peft,
     load,
@@ -25,6 +26,10 @@ from .federations import make_task, normal
 
 def network() -> nn.Module:
     return nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 3))
+
+
+class Mine(Router):
+    """A rule of one's own."""
 
 
 def trained(name: str, **settings: Any) -> tuple[Task, methods.Method, Federation]:
@@ -66,6 +71,8 @@ def test_a_federation_carries_its_state() -> None:
         assert all(torch.equal(whole[name], tensor) for name, tensor in state.items())
         with pytest.raises(InputError, match=r"budget is 0\.4, but what was trained has 0\.5"):
             take(task, methods.FLoRAL(task.model, budget=0.4), federation, 3)
+        with pytest.raises(InputError, match=r"router is .*'rule': 'Mine'}, but what was trained has"):
+            take(task, methods.FLoRAL(task.model, budget=0.5, router=Mine()), federation, 3)
 
 
 @pytest.mark.parametrize("name", ["mfl", "mfl-ws", "fedem"])

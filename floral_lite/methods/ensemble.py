@@ -1,7 +1,6 @@
 """Ensemble: C whole models, and a private router that mixes their weights or their outputs."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
 from typing import Literal
 
 import torch
@@ -109,7 +108,7 @@ class Ensemble(Routed):
         return {
             "num_clusters": self.num_clusters,
             "routing": self.routing,
-            "router": asdict(self.router),
+            "router": self.router.options(),
             "mix": self.mix,
         }
 

@@ -84,6 +84,6 @@ class FLoRAL(Adapted, Routed):
             "num_clusters": self.num_clusters,
             **asdict(self.adaptor_options),
             "routing": self.routing,
-            "router": asdict(self.router),
+            "router": self.router.options(),
             "precondition": self.preconditioned,
         }
