@@ -427,7 +427,7 @@ def test_a_table_has_means_deviations_marks_and_differences(tmp_path: Path) -> N
     assert lines["FLoRAL(10%), learned"].split("|")[2].strip() == "-"
     notes = " ".join(filled.notes())
     assert "500 rounds, on a machine, another." in notes
-    assert "seeds 1 to 2, accuracy in per cent, ours | the paper's. Best" in notes
+    assert "seeds 1 to 2, the clients' mean accuracy in per cent, ours | the paper's. Best" in notes
     assert "† differs from the paper" in notes
     assert "[n]: only n of the 2 seeds." in notes
     # of nothing there is nothing more to say; that one column is not the paper's does not matter
@@ -484,7 +484,7 @@ def test_a_diverged_seed_is_said_and_counts_for_nothing(tmp_path: Path) -> None:
 def test_shortened_results_are_said_and_not_mixed(tmp_path: Path) -> None:
     fill_with(tmp_path, {"fedavg": [50.0]}, "digits-rotate", rounds=20)
     text = experiments.markdown(experiments.collect("methods", tmp_path, ["digits-rotate"], seeds=1))
-    assert "Of seed 1, accuracy in per cent, ours." in text
+    assert "Of seed 1, the clients' mean accuracy in per cent, ours." in text
     assert "digits-rotate: 20 of the task's 100 rounds" in text
     fill_with(tmp_path, {"local-adaptor": [50.0]}, "digits-rotate", rounds=30)
     with pytest.raises(

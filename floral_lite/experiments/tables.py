@@ -106,7 +106,7 @@ class Filled:
         ours = "ours | the paper's" if any(map(self.has_paper, self.columns)) else "ours"
         several = f"Mean and standard deviation over seeds 1 to {self.seeds}"
         seeds = several if self.seeds > 1 else "Of seed 1"
-        notes = [f"{seeds}, {what}, {ours}. Best bold, second best italic."]
+        notes = [f"{seeds}, the clients' mean {what}, {ours}. Best bold, second best italic."]
         if any(entry.off for entry in self.entries.values()):
             notes.append(f"{OFF} differs from the paper by more than 2 sqrt(sd_ours^2 + sd_paper^2).")
         if any(0 < len(entry.results) < self.seeds for entry in self.entries.values()):
