@@ -103,6 +103,10 @@ def _of_client(task: Task, method: Method, state: Roles | Federation, client: in
         0 <= whole_number("client", client) <= last,
         f"client is {client}; the task has the clients 0 to {last}",
     )
+    require(
+        isinstance(state, Federation | Roles),
+        f"state is a {type(state).__name__}; give what train returned, or its state",
+    )
     if not isinstance(state, Federation):
         return state.of_client(client)
     for name, value in plain({"method": method.name, **method.options()}).items():

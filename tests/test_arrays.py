@@ -262,6 +262,8 @@ GRAY = np.zeros((20, 6, 6), np.uint8)
             r"settings is \{'rounds': 3\}; .*Settings\(rounds=3\)",
         ),
         ((IMAGES, LABELS), {"model": nn.Flatten}, "model has no parameters"),
+        ((IMAGES, LABELS), {"model": None}, "model is None; give a network, or a function"),
+        ((IMAGES, LABELS), {"model": lambda: None}, "the function model returns None; it must return"),
         ((IMAGES, LABELS), {"transform": "turn"}, "transform is 'turn'; it is 'rotate', 'label-shift', "),
         ((IMAGES, LABELS), {"transform": None}, "transform is None and num_clusters is 4"),
         ((IMAGES, LABELS), {"num_clusters": 1}, "transform is 'rotate' and num_clusters is 1.*None with 1"),

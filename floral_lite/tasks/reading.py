@@ -30,6 +30,9 @@ INTEGERS = (
 
 def builder(model: nn.Module | Callable[[], nn.Module]) -> Callable[[], nn.Module]:
     """What builds the model: one that is there already is copied."""
+    require(
+        callable(model), f"model is {model!r}; give a network, or a function of no arguments that builds one"
+    )
     return partial(copy.deepcopy, model) if isinstance(model, nn.Module) else model
 
 
@@ -91,6 +94,10 @@ def in_precision(tensor: Tensor, dtype: torch.dtype) -> Tensor:
 
 def first_dtype(model: nn.Module) -> torch.dtype:
     """The precision of a model, or InputError where there is nothing to train."""
+    require(
+        isinstance(model, nn.Module),
+        f"the function model returns {model!r}; it must return the network it builds",
+    )
     parameters = list(model.parameters())
     require(len(parameters) > 0, "model has no parameters; give one that can be trained")
     return parameters[0].dtype
