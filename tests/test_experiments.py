@@ -466,7 +466,7 @@ def test_a_regression_is_better_with_a_smaller_loss(tmp_path: Path) -> None:
     assert "| *0.5 ± 0* " in text
     assert "| 2.6 ± 0.141 " in text
     assert "paper |" not in text  # it has no numbers for it
-    assert "seeds 1 to 2, test loss, ours. Best" in text
+    assert "seeds 1 to 2, the clients' mean test loss, ours. Best" in text
     assert "[n]" not in text  # all are there
 
 
