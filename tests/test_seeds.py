@@ -46,7 +46,7 @@ def test_streams_do_not_touch_the_global_generator() -> None:
 def test_a_seed_may_be_another_librarys_whole_number(whole: Callable[[int], int]) -> None:
     assert first_number(whole(3), "train") == first_number(3, "train")
     drawn, plain = (seeded(lambda: nn.Linear(2, 2), seed) for seed in (whole(3), 3))
-    assert torch.equal(drawn.weight, plain.weight)  # type: ignore[arg-type]
+    assert torch.equal(drawn.get_parameter("weight"), plain.get_parameter("weight"))
 
 
 def test_a_negative_seed_is_refused() -> None:

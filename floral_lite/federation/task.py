@@ -59,7 +59,7 @@ class Task:
         InputError: a client is without data, lengths differ, a target is out of range or of another shape
             than the outputs, or the model has a layer under two names, a batch norm without momentum, a
             lazy layer, an embedding with sparse or scaled gradients, a buffer of its own that training
-            moves, or outputs that are no tensor; or the loss is not one number.
+            moves, or outputs that are no tensor; or the loss is not one number, or a sum.
     """
 
     name: str
