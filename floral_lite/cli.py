@@ -106,7 +106,8 @@ def run(
     if resume:
         require(
             load_checkpoint(checkpoints) is not None,
-            f"out is {out}, where there is no checkpoint: name the folder of the run that was interrupted",
+            f"out is {out}, where there is no checkpoint: name the folder of the run that was interrupted, "
+            "or begin anew in another without --resume",
         )
     else:
         require(

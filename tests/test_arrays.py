@@ -205,6 +205,12 @@ GRAY = np.zeros((20, 6, 6), np.uint8)
         ((IMAGES, LABELS - 1), {}, "the smallest is -1.*integers from 0 on"),
         ((IMAGES, LABELS + 1), {"num_clusters": 1, "transform": None}, r"targets from \d to 6.*0 to 5"),
         ((["a", "b"], [0, 1]), {}, "images cannot be read as one array of numbers"),
+        ((torch.eye(120).to_sparse(), LABELS), {}, r"images is a sparse tensor; give images\.to_dense\(\)"),
+        (
+            (IMAGES, LABELS),
+            {"augment": "flip"},
+            r"augment is 'flip'; .* such as data\.FlipAndCrop\(\), or None",
+        ),
         (([[1.0], [1.0, 2.0]], [0, 1]), {}, "images cannot be read.*same shape"),
         ((IMAGES, LABELS, IMAGES), {}, "test_labels is None; give both"),
         ((IMAGES, LABELS, IMAGES, LABELS[:4]), {}, r"test_images has shape.*test_labels has \(4,\)"),

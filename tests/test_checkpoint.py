@@ -375,3 +375,33 @@ def test_a_folder_that_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
     (tmp_path / "round-000003").mkdir()
     with pytest.raises(InputError, match=r"round-000003 is no checkpoint of this version"):
         load_checkpoint(tmp_path)
+
+
+@pytest.mark.parametrize("place", ["notes.txt", "notes.txt/run"], ids=["a file", "under a file"])
+def test_a_folder_that_cannot_be_written_is_told_after_one_round(
+    place: str, ragged_task: Task, tmp_path: Path
+) -> None:
+    """Not when the first checkpoint is due."""
+    (tmp_path / "notes.txt").write_text("kept")
+    done: list[Federation] = []
+    with pytest.raises(InputError, match=r"checkpoints is '.*notes\.txt.*nothing can be written.*another"):
+        train(
+            ragged_task,
+            make("fedavg", ragged_task),
+            rounds=20,
+            checkpoints=tmp_path / place,
+            on_round=done.append,
+        )
+    assert not done
+    assert (tmp_path / "notes.txt").read_text() == "kept"
+
+
+def test_a_run_that_is_refused_leaves_no_folder(ragged_task: Task, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="max_memory is '1GB'; it is the bytes"):
+        train(
+            ragged_task,
+            make("fedavg", ragged_task),
+            max_memory="1GB",  # type: ignore[arg-type]
+            checkpoints=tmp_path / "run",
+        )
+    assert not (tmp_path / "run").exists()

@@ -4,6 +4,7 @@ import os
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from tempfile import TemporaryFile
 
 import torch
 from safetensors import SafetensorError
@@ -50,15 +51,19 @@ def checkpointed_rounds(
         For each run the history so far and the parameters; first of all those of the checkpoint.
 
     Raises:
-        InputError: the checkpoint is of another configuration, network, loss or number of seeds, or `every`
-            is smaller than 1. That the data are the same is not checked, and of loss and augmentation only
-            the name.
+        InputError: the checkpoint is of another configuration, network, loss or number of seeds, `every` is
+            smaller than 1, or nothing can be written in the folder. That the data are the same is not
+            checked, and of loss and augmentation only the name.
     """
     require(
         whole_number("checkpoint_every", every) >= 1, f"checkpoint_every is {every}; it must be at least 1"
     )
     resumed = load_checkpoint(folder)
+    writable = False
     for federations in stacked_rounds(runs, settings, device, resumed, engine, max_memory):
+        if not writable:  # asked after one round: a run that is refused leaves no folder
+            check_writable(Path(folder))
+            writable = True
         number = len(federations[0].history.rounds)
         if number % every == 0 or number == settings.rounds:
             save_checkpoint(federations, folder)
@@ -93,6 +98,18 @@ def save_checkpoint(federations: Sequence[Federation], folder: Path | str) -> No
     os.replace(part, whole)
     for path in older:
         shutil.rmtree(path)
+
+
+def check_writable(folder: Path) -> None:
+    """Raise InputError unless there can be checkpoints in a folder, which is made if missing."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        TemporaryFile(dir=folder).close()
+    except OSError as error:
+        raise InputError(
+            f"checkpoints is {str(folder)!r}, where nothing can be written ({error.strerror}): name another "
+            "folder"
+        ) from None
 
 
 def load_checkpoint(folder: Path | str) -> list[Federation] | None:

@@ -6,6 +6,7 @@ And whether a short batch may be filled up, which decides who may stand beside w
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import wraps
+from numbers import Real
 from typing import TypeVar
 
 import torch
@@ -43,8 +44,8 @@ class Memory:
     def __init__(self, max_memory: int | None, device: torch.device) -> None:
         """Fix the bytes."""
         require(
-            max_memory is None or max_memory > 0,
-            f"max_memory is {max_memory}; it is the bytes that clients in training may take: try 2**30",
+            max_memory is None or (isinstance(max_memory, Real) and max_memory > 0),
+            f"max_memory is {max_memory!r}; it is the bytes that clients in training may take: try 2**30",
         )
         if max_memory is None:
             max_memory = CPU_BYTES

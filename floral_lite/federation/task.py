@@ -78,6 +78,11 @@ class Task:
             isinstance(self.settings, Settings),
             f"settings is {self.settings!r}; it must be Settings, such as Settings(rounds=3)",
         )
+        require(
+            self.augment is None or hasattr(self.augment, "draws"),
+            f"augment is {self.augment!r}; it must be an augmentation with draws, such as "
+            "data.FlipAndCrop(), or None",
+        )
         check_clients(self)
         check_finite(self)
         check_layers(self)
