@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from floral_lite.experiments.provenance import processor
+from floral_lite.devices import processor
 from floral_lite.files import write_whole
 
 HERE = Path(__file__).parent

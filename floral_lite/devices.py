@@ -3,6 +3,7 @@
 import ctypes
 import platform
 import sys
+from pathlib import Path
 
 import torch
 
@@ -41,11 +42,23 @@ def find_device(name: str | torch.device) -> torch.device:
 
 
 def device_name(device: torch.device) -> str:
-    """What the device is, for the record of a run, such as "cpu (x86_64, 2 threads)"."""
+    """The device as its maker calls it, such as "NVIDIA H100" or "Intel(R) Xeon(R) CPU, 1 thread"."""
     if device.type == "cuda":
-        return f"{device} ({torch.cuda.get_device_name(device)})"
+        return torch.cuda.get_device_name(device)
+    if device.type != "cpu":
+        return f"{device.type} ({platform.machine()})"
     threads = torch.get_num_threads()
-    return f"{device} ({platform.machine()}, {threads} thread{'s' if threads > 1 else ''})"
+    return f"{processor()}, {threads} thread{'s' if threads > 1 else ''}"
+
+
+def processor() -> str:
+    """The processor's name; Python itself does not know it on Linux."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
 
 
 def send(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:

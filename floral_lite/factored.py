@@ -109,7 +109,7 @@ def convolution(
     u_settings, v_settings = _along_own_sides(weight, stride=stride, padding=padding, dilation=dilation)
 
     def run() -> Tensor:
-        u, v = _kernels(weight)
+        u, v = as_kernels(weight)
         inner = function(inputs, v.repeat(groups, *[1] * (v.dim() - 1)), groups=groups, **v_settings)
         beside = function(inner, u.transpose(0, 1), groups=groups, **u_settings)
         return function(inputs, weight.base, bias, stride, padding, dilation, groups) + beside
@@ -138,7 +138,7 @@ def transposed_convolution(
     )
 
     def run() -> Tensor:
-        u, v = _kernels(weight)
+        u, v = as_kernels(weight)
         inner = function(inputs, v.transpose(0, 1), groups=groups, **v_settings)
         beside = function(inner, u.repeat(groups, *[1] * (u.dim() - 1)), groups=groups, **u_settings)
         base = function(inputs, weight.base, bias, stride, padding, output_padding, groups, dilation)
@@ -175,7 +175,7 @@ def _along_own_sides(weight: Mixture, **settings: Any) -> tuple[dict[str, Any], 
     return own(weight.adaptor.rows), own(weight.adaptor.columns)
 
 
-def _kernels(weight: Mixture) -> tuple[Tensor, Tensor]:
+def as_kernels(weight: Mixture) -> tuple[Tensor, Tensor]:
     """The stacked factors as kernels (C R, channels, k_1, k_2), of size 1 along sides that are not theirs."""
     adaptor = weight.adaptor
     assert isinstance(adaptor, LowRankAdaptor)

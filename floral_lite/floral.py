@@ -16,7 +16,7 @@ from .centering import center
 from .errors import require
 from .factored import Mixture
 from .mixing import Mixing, Route
-from .names import joined
+from .roles import joined
 from .router import Router, check_simplex, uniform_logits
 
 if TYPE_CHECKING:

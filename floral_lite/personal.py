@@ -13,8 +13,7 @@ from .federation.record import plain
 from .floral import Floral
 from .methods import ROUTER, FLoRAL, Method
 from .methods.mfl import MFLWS
-from .names import joined
-from .roles import Roles, is_statistic
+from .roles import Roles, is_statistic, joined
 
 
 @torch.no_grad()

@@ -69,6 +69,16 @@ def num_bytes(tensors: dict[str, Tensor]) -> int:
     return sum(tensor.nbytes for tensor in tensors.values())
 
 
+def joined(layer: str, own: str) -> str:
+    """A parameter's name: its layer's, a dot, and its own; no dot where the model itself is the layer.
+
+    Example:
+        >>> joined("0", "weight"), joined("", "weight")
+        ('0.weight', 'weight')
+    """
+    return f"{layer}.{own}" if layer else own
+
+
 def is_statistic(name: str) -> bool:
     """Whether a tensor of that name is a batch norm's running statistic, which is tracked, not trained.
 

@@ -397,7 +397,7 @@ def test_a_folder_that_cannot_be_written_is_told_after_one_round(
 
 
 def test_a_run_that_is_refused_leaves_no_folder(ragged_task: Task, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="max_memory is '1GB'; it is the bytes"):
+    with pytest.raises(InputError, match="max_memory is '1GB'; it must be a whole number"):
         train(
             ragged_task,
             make("fedavg", ragged_task),

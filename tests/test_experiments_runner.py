@@ -22,7 +22,7 @@ from floral_lite.experiments import runner
 from floral_lite.experiments.cells import Cell, cells, make_runs
 from floral_lite.experiments.paper import METHODS
 from floral_lite.experiments.progress import Progress
-from floral_lite.experiments.results import Result, find, read
+from floral_lite.experiments.results import find, read
 from floral_lite.experiments.runner import UNFINISHED, fill, locked, run_stack, stacks
 from floral_lite.federation import load_checkpoint
 
@@ -231,20 +231,6 @@ def test_of_seeds_trained_together_only_the_one_that_diverges_is_lost(
     assert expected is not None
     assert (diverged.status, done.status) == ("diverged", "done")
     assert done.clients["loss"] == pytest.approx(expected.clients["loss"], rel=1e-4)
-
-
-def test_the_time_left_is_that_of_the_missing_cells(tmp_path: Path, quiet: Path) -> None:
-    every = few()
-    assert Progress(every, tmp_path).seconds_left() is None
-    one, other = every[0], every[1]
-    for cell, seconds in ((one, 2.0), (other, 6.0)):
-        result: Result | None = find(cell, quiet)
-        assert result is not None
-        replace(result, made={**result.made, "seconds": seconds}).save(tmp_path / cell.path)
-    # seed 2 of both, and a cell of another task that takes as long as these on average: 1 s a round
-    further = replace(one, task="digits-rotate", rounds=5)
-    left = Progress([*every, further], tmp_path).seconds_left()
-    assert left == pytest.approx(2.0 + 6.0 + 5 * (0.5 + 1.5) / 2)
 
 
 SCRIPT = """

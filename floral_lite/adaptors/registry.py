@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from ..errors import InputError, require, whole_number
-from ..names import joined
+from ..roles import joined
 from .conv import fit_conv
 from .embedding import fit_embedding
 from .linear import fit_linear

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from .._version import __version__
+from ..devices import device_name
 
 PACKAGE = Path(__file__).resolve().parents[1]
 
@@ -20,27 +21,7 @@ def provenance(device: torch.device, command: str) -> dict[str, Any]:
         command: that asked for it.
     """
     versions = {"python": platform.python_version(), "torch": torch.__version__, "floral_lite": __version__}
-    return {"command": command, "device": full_name(device), "versions": versions, "commit": commit()}
-
-
-def full_name(device: torch.device) -> str:
-    """The device as its maker calls it, such as "NVIDIA H100" or "Intel(R) Xeon(R) CPU, 1 thread"."""
-    if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
-    if device.type != "cpu":
-        return f"{device.type} ({platform.machine()})"
-    threads = torch.get_num_threads()
-    return f"{processor()}, {threads} thread{'s' if threads > 1 else ''}"
-
-
-def processor() -> str:
-    """The processor's name; Python itself does not know it on Linux."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        lines = []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
+    return {"command": command, "device": device_name(device), "versions": versions, "commit": commit()}
 
 
 def commit() -> str | None:

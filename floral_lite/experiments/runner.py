@@ -181,7 +181,7 @@ def train(
         history = against_true_clusters(cell, run, history)
         summarise(cell, history, {**made, **times}, message).save(folder / cell.path)
         shutil.rmtree(checkpoints(cell, folder), ignore_errors=True)
-        progress.finished(cell, seconds)
+        progress.finished(cell)
 
 
 def nothing(run: Run) -> History:

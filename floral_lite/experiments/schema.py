@@ -10,11 +10,11 @@ Curve = Literal["test_loss", "test_accuracy", "train_loss", "mismatch"]
 
 
 class Value(NamedTuple):
-    """A number of the paper.
+    """A number of a table, the paper's or ours.
 
     Attributes:
-        mean: accuracy in per cent.
-        sd: its standard deviation over the paper's seeds; None where the paper ran one.
+        mean: accuracy in per cent, or a loss where the task has no labels.
+        sd: its standard deviation over the seeds; None where there is one.
     """
 
     mean: float
@@ -60,7 +60,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """A table of the paper, and the figure of the same runs over the rounds.
+    """A table, the paper's or ours, and the figure of the same runs over the rounds.
 
     Attributes:
         name: on the command line.

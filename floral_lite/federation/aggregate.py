@@ -161,7 +161,7 @@ class Sums:
         averaged = state._replace(private={})
         self.sums = averaged.map(torch.zeros_like)
         self.private = {name: tensor.clone() for name, tensor in state.private.items()}
-        self.weights: Tensor | float = 0.0
+        self.weights = torch.zeros(())
 
     def add(self, clients: Sequence[int], trained: Roles, num_samples: Tensor, mixture: Tensor) -> None:
         """Take in a stack of clients.
@@ -198,7 +198,6 @@ class Sums:
 
     def average(self) -> Roles:
         """What `aggregate` makes of all of them."""
-        assert isinstance(self.weights, Tensor)
         shared, clustered = self.sums.shared, {}
         for name, before in self.state.clustered.items():
             weights = self.weights.view(-1, *[1] * (before.dim() - 1)).to(before.dtype)

@@ -59,9 +59,7 @@ def begin(runs: Sequence[Run], settings: Settings, device: torch.device, engine:
         )
         for run, first in zip(runs, firsts, strict=True)
     ]
-    check_one_configuration(
-        [(run.task, *federation[:2]) for run, federation in zip(runs, federations, strict=True)]
-    )
+    check_one_configuration(runs, federations)
     return Begun(runs, federations, asked, answers)
 
 

@@ -16,7 +16,7 @@ from ..dropout import keep, next_key
 from ..factored import Blend
 from ..methods.base import Part, added_up
 from ..models import HeConv2d, Normalise
-from ..names import joined
+from ..roles import joined
 from . import patches
 from .beside import SteppingBeside, beside, in_memory_side_by_side, side_by_side
 from .products import BlendedProduct, Product, product

@@ -19,7 +19,7 @@ from .task import Task
 
 
 def local_training(
-    task: Task, method: Method, client: Roles, number: int, settings: Settings, draws: Draws
+    task: Task, method: Method, client: Roles, index: int, settings: Settings, draws: Draws
 ) -> tuple[Roles, float]:
     """A client's epochs of simultaneous gradient steps on router, base and adaptors.
 
@@ -27,7 +27,7 @@ def local_training(
         task: gives the model and the loss.
         method: says how the client's model comes out of its parameters.
         client: the parameters that the client starts from.
-        number: which client it is, in [0, K): whose training data.
+        index: which client it is, in [0, K): whose training data.
         settings: learning rates and the rest of the client's optimizer.
         draws: the batches, and everything else that is random.
 
@@ -37,7 +37,7 @@ def local_training(
     Source: section 'Algorithm', 'Simple FLoRAL Averaging', the inner loop.
     """
     losses = []
-    shard = task.train[number]
+    shard = task.train[index]
     draws = Draws(*(None if drawn is None else drawn.to(shard.inputs.device) for drawn in draws))  # type: ignore[arg-type]
     augmented = [] if draws.augment is None else batches(draws.augment, settings.batch_size)
     client = start = method.begin(client, candidate_losses(task, method, client, shard))
@@ -47,7 +47,7 @@ def local_training(
         if task.augment is not None:
             # before a cluster's transform, which the shard has behind it
             changes = Changes(task.augment, augmented[step][None])
-            batch = Shard(*(tensor[0] for tensor in gather(task.train, [number], rows[None], changes)))
+            batch = Shard(*(tensor[0] for tensor in gather(task.train, [index], rows[None], changes)))
         noise = None if draws.noise is None else draws.noise[step]
         take = partial(gradient, task, method, start, batch, settings, noise, draws.keys[step])
         gradients, loss, moved = take(client)

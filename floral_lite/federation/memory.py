@@ -6,13 +6,12 @@ And whether a short batch may be filled up, which decides who may stand beside w
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import wraps
-from numbers import Real
 from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from ..errors import InputError, require
+from ..errors import InputError, require, whole_number
 from ..methods import Method
 from ..roles import Roles, is_statistic, num_bytes
 from .batch import MEANS
@@ -38,14 +37,14 @@ class Memory:
         device: where they are trained.
 
     Raises:
-        InputError: max_memory is not positive.
+        InputError: max_memory is no whole number above 0.
     """
 
     def __init__(self, max_memory: int | None, device: torch.device) -> None:
         """Fix the bytes."""
         require(
-            max_memory is None or (isinstance(max_memory, Real) and max_memory > 0),
-            f"max_memory is {max_memory!r}; it is the bytes that clients in training may take: try 2**30",
+            max_memory is None or whole_number("max_memory", max_memory) > 0,
+            f"max_memory is {max_memory}; it is the bytes that clients in training may take: try 2**30",
         )
         if max_memory is None:
             max_memory = CPU_BYTES

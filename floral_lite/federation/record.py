@@ -19,6 +19,7 @@ from .aggregate import mismatch
 from .clients import size
 from .history import History, Round
 from .local import Score
+from .runs import Federation, Run
 from .settings import Settings
 from .task import Task
 
@@ -72,18 +73,18 @@ def check_same_run(old: History, new: History) -> None:
         )
 
 
-def check_one_configuration(begun: Sequence[tuple[Task, History, Roles]]) -> None:
+def check_one_configuration(runs: Sequence[Run], begun: Sequence[Federation]) -> None:
     """Raise InputError unless the runs of a stack, at their first states, differ in seeds and data only."""
     configs = [
         (
-            {**history.config, "seed": None, "task_seed": None},
-            (task.loss, task.augment),  # of which the configuration has the names
+            {**federation.history.config, "seed": None, "task_seed": None},
+            (run.task.loss, run.task.augment),  # of which the configuration has the names
             [
                 {name: tensor.shape for name, tensor in role.items()}
-                for role in (first.shared, first.clustered)
+                for role in (federation.state.shared, federation.state.clustered)
             ],
         )
-        for task, history, first in begun
+        for run, federation in zip(runs, begun, strict=True)
     ]
     require(
         all(config == configs[0] for config in configs),

@@ -4,7 +4,7 @@ import inspect
 
 from torch import nn
 
-from ..errors import InputError, require, unknown
+from ..errors import InputError, check_names, require
 from .base import ROUTER, Method, Part
 from .ditto import Ditto
 from .ensemble import Ensemble
@@ -69,8 +69,7 @@ def option_names(name: str) -> list[str]:
         >>> option_names("ditto"), option_names("fedavg")
         (['proximal'], [])
     """
-    if name not in METHODS:
-        raise unknown("method", name, METHODS)
+    check_names("method", [name], METHODS)
     return list(inspect.signature(METHODS[name]).parameters)[1:]
 
 

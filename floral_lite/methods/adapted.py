@@ -8,9 +8,8 @@ from .. import adaptors
 from ..adaptors import Convolution, Initialisation, Norms, Options, Statistics
 from ..errors import require
 from ..factored import Mixture
-from ..names import joined
 from ..precondition import precondition
-from ..roles import Roles
+from ..roles import Roles, joined
 from ..seeds import stream
 from .base import Method, Part
 

@@ -4,7 +4,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 
 from ..errors import require
-from ..names import joined
+from ..roles import joined
 from .base import trainable
 from .partly_private import PartlyPrivate
 

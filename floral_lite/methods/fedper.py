@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from torch import nn
 
 from ..errors import require
-from ..names import joined
+from ..roles import joined
 from .base import trainable
 from .partly_private import PartlyPrivate
 

@@ -11,6 +11,7 @@ from matplotlib.patches import Rectangle
 from torch import Tensor
 
 from ..adaptors import LowRankAdaptor
+from ..factored import Mixture, as_kernels
 from .style import COLOURS, GREY, Picture, colour_bar, figure, signed_image
 
 INDICES = ("i", "j", "a", "b")  # output channel, input channel, row and column of the filter
@@ -31,17 +32,9 @@ def parts(adaptor: LowRankAdaptor, factors: Mapping[str, Tensor]) -> Parts:
         adaptor: of a kernel in two dimensions.
         factors: of a single adaptor, U (1, *rows, R) and V (1, *columns, R).
     """
-    u = factors["U"][0].movedim(-1, 1)  # (i, r, sides of U)
-    v = factors["V"][0].movedim(-1, 0)  # (r, j, sides of V)
-    sides_of_u, sides_of_v = (
-        [adaptor.shape[side] if side in axes else 1 for side in (2, 3)]
-        for axes in (adaptor.rows, adaptor.columns)
-    )
-    return Parts(
-        u.reshape(*u.shape[:2], *sides_of_u),
-        v.reshape(*v.shape[:2], *sides_of_v),
-        adaptor.delta(factors, torch.ones(1)),
-    )
+    only = Mixture(torch.zeros(adaptor.shape), adaptor, factors, torch.ones(1))
+    u, v = as_kernels(only)  # (r, i, sides of U) and (r, j, sides of V)
+    return Parts(u.transpose(0, 1), v, only.delta())
 
 
 def mosaic(kernel: npt.ArrayLike) -> npt.NDArray[np.float64]:

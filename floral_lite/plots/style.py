@@ -87,7 +87,7 @@ def bare(axis: Axes) -> None:
     axis.spines[:].set_visible(False)
 
 
-def colour_bar(made: Picture, shown: AxesImage, axes: list[Axes], label: str, shrink: float = 1.0) -> None:
+def colour_bar(made: Picture, shown: AxesImage, axes: list[Axes], label: str) -> None:
     """What the colours of matrices mean.
 
     Args:
@@ -95,9 +95,8 @@ def colour_bar(made: Picture, shown: AxesImage, axes: list[Axes], label: str, sh
         shown: one of the matrices.
         axes: those that the bar stands beside.
         label: what an entry is.
-        shrink: the bar's length, as a share of theirs.
     """
-    bar = made.colorbar(shown, ax=axes, shrink=shrink)
+    bar = made.colorbar(shown, ax=axes)
     bar.set_label(label, color=GREY)
     bar.ax.tick_params(colors=GREY)
     bar.outline.set_edgecolor(GREY)

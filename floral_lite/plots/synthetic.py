@@ -20,7 +20,7 @@ def matrices(rows: Sequence[Mapping[str, npt.ArrayLike]], limit: float) -> Pictu
         for axis, (title, matrix) in zip(line, row.items(), strict=True):
             shown = signed_image(axis, matrix, limit)
             axis.set_title(title, fontsize=9)
-    colour_bar(made, shown, axes.ravel().tolist(), "entry", shrink=0.9)
+    colour_bar(made, shown, axes.ravel().tolist(), "entry")
     return made
 
 

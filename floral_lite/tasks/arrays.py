@@ -4,7 +4,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Literal, get_args
 
-from torch import Tensor, nn
+from torch import nn
 from torch.nn import functional
 
 from ..data import Images, split_by_label
@@ -110,7 +110,9 @@ def from_arrays(
     dtype = first_dtype(first)
     train = read_arrays("images", images, "labels", labels)
     if test_images is None or test_labels is None:
-        sets = _split(*train, test_fraction, seed)
+        told = f"of {len(train[0])} images"
+        kept, rows = split_rows(len(train[0]), test_fraction, stream(seed, "split"), told)
+        sets = Images(*(tensor[kept] for tensor in train), *(tensor[rows] for tensor in train))
     else:
         sets = Images(*train, *read_arrays("test_images", test_images, "test_labels", test_labels))
     check_one_kind({"images": sets.train_images, "test_images": sets.test_images})
@@ -136,13 +138,6 @@ def from_arrays(
         augment=augment,
     )
     return make_tasks(name, recipe, [seed], data_fraction, None, None, None)[0]
-
-
-def _split(images: Tensor, labels: Tensor, test_fraction: float, seed: int) -> Images:
-    """A share of the images, chosen at random, becomes the test images."""
-    told = f"of {len(images)} images"
-    train, test = split_rows(len(images), test_fraction, stream(seed, "split"), told)
-    return Images(images[train], labels[train], images[test], labels[test])
 
 
 def _check_images(sets: Images, transform: Transform | None, model: nn.Module) -> None:
