@@ -96,7 +96,11 @@ def personal_floral(task: Task, method: Method, state: Roles | Federation, clien
 
 
 def _of_client(task: Task, method: Method, state: Roles | Federation, client: int) -> Roles:
-    """The client's parameters; InputError where there is no such client, or another method was trained."""
+    """The client's parameters, on the device of the task's model.
+
+    Raises:
+        InputError: there is no such client, or another method was trained.
+    """
     last = task.num_clients - 1
     require(
         0 <= whole_number("client", client) <= last,
@@ -106,15 +110,17 @@ def _of_client(task: Task, method: Method, state: Roles | Federation, client: in
         isinstance(state, Federation | Roles),
         f"state is a {type(state).__name__}; give what train returned, or its state",
     )
-    if not isinstance(state, Federation):
-        return state.of_client(client)
-    for name, value in plain({"method": method.name, **method.options()}).items():
-        trained = state.history.config.get(name)
-        require(
-            trained == value,
-            f"{name} is {value!r}, but what was trained has {trained!r}: give the method that was trained",
-        )
-    return state.state.of_client(client)
+    if isinstance(state, Federation):
+        for name, value in plain({"method": method.name, **method.options()}).items():
+            trained = state.history.config.get(name)
+            require(
+                trained == value,
+                f"{name} is {value!r}, but what was trained has {trained!r}: give the method that was "
+                "trained",
+            )
+        state = state.state
+    device = next(task.model.parameters()).device
+    return state.of_client(client).map(lambda tensor: tensor.to(device))
 
 
 def _copy_statistics(model: nn.Module, own: Roles, num_networks: int) -> None:

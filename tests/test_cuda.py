@@ -8,10 +8,11 @@ import pytest
 import torch
 from torch import nn
 
-from floral_lite import Federation, Task, methods, models, train
+from floral_lite import Federation, Task, methods, models, personal_model, train, train_runs
 from floral_lite.data import FlipAndCrop
-from floral_lite.federation import Settings, federated_rounds
+from floral_lite.federation import Run, Settings, federated_rounds
 from floral_lite.methods import Method
+from floral_lite.roles import Roles
 from floral_lite.tasks import from_arrays
 
 from .federations import agree, identical, make_task, normal
@@ -38,10 +39,14 @@ def images(build: Callable[[], nn.Module] = models.cnn, **changes: object) -> Ta
     )
 
 
+def brought_back(there: Federation) -> Federation:
+    """With its parameters on the CPU."""
+    return there._replace(state=there.state.map(torch.Tensor.cpu))
+
+
 def on_cuda(task: Task, method: Method) -> Federation:
     """Trained there and brought back."""
-    there = train(task, method, device="cuda", seed=1)
-    return there._replace(state=there.state.map(torch.Tensor.cpu))
+    return brought_back(train(task, method, device="cuda", seed=1))
 
 
 @pytest.mark.parametrize("turn", range(3))
@@ -55,6 +60,55 @@ def test_every_method_on_cuda_agrees_with_the_loop_on_the_cpu(
     method = BOTH[name](task.model)
     agree(on_cuda(task, method), train(task, method, engine="loop", seed=1), 1e-9)
     assert "not recorded" not in caplog.text
+
+
+@pytest.mark.parametrize("settings", [{}, {"momentum": 0.5}, {"clip_norm": 0.2}])
+@pytest.mark.parametrize("options", [{}, {"routing": "closed-form"}, {"routing": "clustered"}, {"rank": 20}])
+def test_floral_on_cuda_agrees_under_every_setting(
+    settings: dict[str, object], options: dict[str, object], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Layers wide enough for factors beside them; a GPU inverts large matrices in a way of its own."""
+    task = make_task(
+        lambda: nn.Sequential(nn.Linear(48, 64), nn.ReLU(), nn.Linear(64, 48)), normal(48), **settings
+    )
+    method = methods.FLoRAL(task.model, 3, **{"rank": 2} | options)  # type: ignore[arg-type]
+    agree(on_cuda(task, method), train(task, method, engine="loop", seed=1), 1e-8)
+    assert "not recorded" not in caplog.text
+
+
+def test_seeds_side_by_side_on_cuda_come_to_what_each_comes_to_alone() -> None:
+    task = task_of("wide")
+    runs = [Run(task, methods.FLoRAL(task.model, 3, rank=1), seed) for seed in (1, 2)]
+    together = [brought_back(one) for one in train_runs(runs, task.settings, device="cuda")]
+    for run, one in zip(runs, together, strict=True):
+        agree(one, train(task, run.method, engine="loop", seed=run.seed), 1e-9)
+
+
+class Looking(methods.FedAvg):
+    """The host looks at a number in every step, which no CUDA graph can record."""
+
+    def precondition(self, client: Roles, gradients: Roles) -> Roles:
+        assert all(bool(tensor.isfinite().all()) for tensor in gradients.tensors())
+        return gradients
+
+
+def test_a_step_that_cannot_be_recorded_is_run_as_it_comes(caplog: pytest.LogCaptureFixture) -> None:
+    task, stream = task_of("mlp"), torch.cuda.current_stream()
+    method = Looking(task.model)
+    agree(on_cuda(task, method), train(task, method, engine="loop", seed=1), 1e-9)
+    assert caplog.text.count("not recorded") == 1
+    assert torch.cuda.current_stream() == stream
+
+
+def test_a_client_is_taken_out_of_a_run_on_cuda() -> None:
+    """Also where the whole base is frozen, of which the method has its own."""
+    task = make_task(lambda: nn.Linear(4, 3).requires_grad_(False), normal(4))
+    method = methods.FLoRAL(task.model, 3, rank=1)
+    there = train(task, method, device="cuda", seed=1)
+    here = train(task, method, engine="loop", seed=1)
+    inputs = task.test[3].inputs
+    one, other = (personal_model(task, method, each, client=3)(inputs) for each in (there, here))
+    torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("build", [models.cnn, models.vgg8])
@@ -83,7 +137,7 @@ def test_a_resumed_run_draws_what_the_uninterrupted_one_does(tmp_path: Path) -> 
     whole = on_cuda(task, method)
     train(task, method, device="cuda", seed=1, rounds=2, checkpoints=tmp_path)
     resumed = train(task, method, device="cuda", seed=1, checkpoints=tmp_path)
-    identical(resumed._replace(state=resumed.state.map(torch.Tensor.cpu)), whole)
+    identical(brought_back(resumed), whole)
 
 
 def test_the_host_waits_once_a_round_for_the_losses() -> None:

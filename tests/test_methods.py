@@ -13,6 +13,7 @@ from torch import nn
 
 from floral_lite import InputError, Settings, Task, methods
 from floral_lite.adaptors import Statistics
+from floral_lite.federation.begin import on_model
 from floral_lite.methods import METHODS, ROUTER, Method, Part
 from floral_lite.methods.base import added_up
 from floral_lite.roles import Roles
@@ -336,3 +337,14 @@ def test_options_out_of_range_are_refused(options: dict[str, Any], message: str)
 def test_fewer_than_one_cluster_is_refused(num_clusters: int) -> None:
     with pytest.raises(InputError, match=f"num_clusters is {num_clusters}"):
         methods.FLoRAL(nn.Linear(4, 2), num_clusters=num_clusters, rank=1).initialise(CLUSTERS, seed=0)
+
+
+def test_a_method_and_what_it_adapts_with_go_where_the_model_goes() -> None:
+    """Only they: the method that was given keeps its own."""
+    here, there = nn.Linear(4, 2), nn.Linear(4, 2)
+    method = methods.FineTuned(here)
+    moved = on_model(method, there)
+    assert isinstance(method.adaptation, methods.FedAvg)
+    assert isinstance(moved.adaptation, methods.FedAvg)
+    assert moved.adaptation.model is there
+    assert method.adaptation.model is here

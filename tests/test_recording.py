@@ -1,5 +1,6 @@
 """What recording leaves behind, on stand-ins for CUDA's streams and graphs; test_cuda.py has real ones."""
 
+import weakref
 from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
@@ -9,7 +10,7 @@ import torch
 from torch import Tensor
 
 from floral_lite.federation.batch import Batch
-from floral_lite.federation.recording import record_on_cuda
+from floral_lite.federation.recording import Recorded, Steps, record_on_cuda
 from floral_lite.roles import Roles
 
 
@@ -32,6 +33,7 @@ def test_a_recording_waits_and_leaves_numbers_and_generators_as_they_were(
         "current_stream": Stream,
         "Stream": Stream,
         "stream": nullcontext,
+        "set_stream": lambda stream: told.append("back"),
         "graph": nullcontext,
         "CUDAGraph": lambda: SimpleNamespace(replay=None),
     }
@@ -55,5 +57,32 @@ def test_a_recording_waits_and_leaves_numbers_and_generators_as_they_were(
     assert client.shared["w"].tolist() == [1.0, 1.0]
     assert velocity.shared["w"].tolist() == [0.0, 0.0]
     assert torch.equal(torch.get_rng_state(), generator)
-    assert told[0] == told[-1] == "wait"
+    assert told[0] == "wait"
+    assert told[-2:] == ["back", "wait"]
     assert told.count("step") == (failing or 4)
+
+
+def test_where_recording_fails_its_memory_is_free_before_the_step_is_run(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Else what did not fit would not fit again."""
+    left: list[weakref.ref[Tensor]] = []
+
+    def record(*arguments: object) -> Recorded:
+        large = torch.zeros(3)
+        left.append(weakref.ref(large))
+        raise RuntimeError("no memory")
+
+    def step(*arguments: object) -> Tensor:
+        assert left[0]() is None
+        return torch.ones(1)
+
+    nothing, batch = (
+        Roles({}, {}, {}),
+        Batch(torch.zeros(1, 2), torch.zeros(1, 2), None, None, torch.zeros(1)),
+    )
+    client = Roles({"w": torch.ones(2)}, {}, {})
+    steps = Steps(record)
+    for _ in range(2):
+        assert steps.run(step, client, nothing, batch, nothing).item() == 1
+    assert caplog.text.count("not recorded") == len(left) == 1

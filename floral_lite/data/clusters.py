@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from ..devices import send
 from .images import as_float
 
 
@@ -32,8 +33,9 @@ def rotate(images: Tensor, cluster: int, num_clusters: int) -> Tensor:
     angle = torch.tensor(2 * torch.pi * cluster / num_clusters)
     cos, sin = torch.cos(angle), torch.sin(angle)
     matrix = torch.stack([torch.stack([cos, -sin, 0 * cos]), torch.stack([sin, cos, 0 * cos])])
-    # the same grid for all images: made once, so that it depends on no batch's size
-    grid = functional.affine_grid(matrix[None].to(images), [1, *images.shape[1:]], align_corners=False)
+    # the same grid for all images: made once, so that it depends on no batch's size, and where it is exact
+    grid = functional.affine_grid(matrix[None].to(images.dtype), [1, *images.shape[1:]], align_corners=False)
+    grid = send(grid, images.device)
     return functional.grid_sample(images, grid.expand(len(images), -1, -1, -1), align_corners=False)
 
 

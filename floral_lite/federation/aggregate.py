@@ -177,7 +177,7 @@ class Sums:
         precision = torch.promote_types(like.dtype, torch.float32)
         share = send(num_samples.to(precision), like.device) / self.num_samples
         # p(k, c) = pi_c^k N^k / N
-        mixture = mixture.to(like.device, precision)
+        mixture = send(mixture.contiguous(), like.device).to(precision)
         joint = mixture.masked_fill(mixture < NOTHING, 0) * share[:, None]
         self.weights = self.weights + joint.sum(dim=0)
         for name, tensor in trained.shared.items():

@@ -123,4 +123,6 @@ def on_model(method: Method, model: torch.nn.Module) -> Method:
     there = copy.copy(method)
     if hasattr(there, "model"):
         there.model = model
+    if there.adaptation is not None:
+        there.adaptation = on_model(there.adaptation, model)
     return there

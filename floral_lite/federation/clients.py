@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from ..devices import send
 from ..errors import require
 from .pool import Pool
 from .shards import Changes, Population, Shard
@@ -59,8 +60,8 @@ def _picked(tensors: Sequence[Tensor], rows: Tensor) -> Tensor:
         "engine='loop'",
     )
     stacked = tensors[0].new_empty(*rows.shape, *tensors[0].shape[1:])
-    for tensor, own, place in zip(tensors, rows, stacked, strict=True):
-        torch.index_select(tensor, 0, own.to(tensor.device), out=place)
+    for tensor, own, place in zip(tensors, send(rows, stacked.device), stacked, strict=True):
+        torch.index_select(tensor, 0, own, out=place)
     return stacked
 
 

@@ -70,7 +70,9 @@ def federated_round(
         for index, member in enumerate(members):
             mine = [place for place, job in enumerate(chunk) if job.member == index]
             if mine:
-                own = trained if len(mine) == len(chunk) else trained.at(mine)
+                own = trained
+                if len(mine) < len(chunk):
+                    own = trained.at(send(torch.tensor(mine), chunk_losses.device))
                 num_samples = torch.tensor([float(chunk[place].num_samples) for place in mine])
                 mixture = member.method.mixtures(own.private, len(mine))
                 sums[index].add([chunk[place].client for place in mine], own, num_samples, mixture)

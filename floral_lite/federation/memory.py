@@ -18,6 +18,7 @@ from .batch import MEANS
 from .forward import run
 from .layers import chain, stacked_forward
 from .plan import STEPS_FETCHED, Member, narrow
+from .precision import arithmetic
 from .recording import Steps
 from .settings import Settings
 from .task import Task
@@ -146,7 +147,8 @@ def samples_meet(task: Task, method: Method, state: Roles) -> bool:
     client = Roles(*({name: away(name, tensor) for name, tensor in role.items()} for role in client))
     key = torch.zeros((), dtype=torch.long, device=inputs.device)
     # layers that draw by themselves would miss the numbers in the round that comes
-    with torch.no_grad(), torch.random.fork_rng(devices=[inputs.device] if inputs.is_cuda else []):
+    own_numbers = torch.random.fork_rng(devices=[inputs.device] if inputs.is_cuda else [])
+    with torch.no_grad(), own_numbers, arithmetic("float32"):
         try:
             parts, more = [method.parts(client)], torch.cat([inputs, inputs[:1], inputs[:1]])
             (alone,), _ = run(task.model, method, client, parts, inputs, key)

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import torch
 from torch import Tensor
 
+from ..devices import send
 from ..methods import Part
 from ..roles import Roles
 from .forward import run, under_vmap
@@ -43,4 +44,5 @@ def outputs_together(
             outputs = [stacked_forward(layers, parts, inputs) for parts in described]
         # in bfloat16 N times 1 / N is not 1
         precision = torch.promote_types(outputs[0].dtype, torch.float32)
-        yield outputs, targets, (there.double() / sizes[:, None]).to(outputs[0].device, precision)
+        share = (there.double() / sizes[:, None]).to(precision)
+        yield outputs, targets, send(share, outputs[0].device)

@@ -156,8 +156,8 @@ def fetch(
             places += mine
     if len(found) == 1:
         return found[0]
-    back = torch.tensor(places).argsort()
-    inputs, targets = (torch.cat(parts)[back.to(parts[0].device)] for parts in zip(*found, strict=True))
+    back = send(torch.tensor(places).argsort(), found[0].inputs.device)
+    inputs, targets = (torch.cat(parts)[back] for parts in zip(*found, strict=True))
     return Shard(inputs, targets)
 
 

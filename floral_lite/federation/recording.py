@@ -74,10 +74,13 @@ class Steps:
             try:
                 self._recorded[key] = self.record(step, client, velocity, batch, start)
             except RuntimeError as error:
-                logger.warning("local steps are not recorded as a CUDA graph, they run one by one: %s", error)
+                logger.warning(
+                    "local steps are not recorded as a CUDA graph, they run one by one: %s", str(error)
+                )
                 self.record = None
-                self.forget()
-                return step(client, velocity, batch, start)
+        if self.record is None:  # only now, without the exception, are the failed try's tensors free
+            self.forget()
+            return step(client, velocity, batch, start)
         recorded = self._recorded[key]
         for fixed, given in zip(recorded.batch, batch, strict=True):
             if fixed is not None and given is not None:
@@ -105,6 +108,7 @@ def record_on_cuda(step: Step, client: Roles, velocity: Roles, batch: Batch, sta
             with torch.cuda.graph(graph):
                 losses = step(client, velocity, fixed, start)
         finally:
+            torch.cuda.set_stream(here)  # a recording that failed leaves its own stream current
             here.wait_stream(aside)  # a step that failed may still be writing
             for parameters, values in zip((client, velocity), before, strict=True):
                 parameters.copy_(values)

@@ -94,7 +94,8 @@ def stacked_rounds(
     require(len(runs) > 0, "runs is empty; give at least one Run(task, method, seed)")
     check_choice("engine", engine, Engine)
     device = find_device(device)
-    runs, federations, asked, answers = begin(runs, settings, device, engine)
+    with arithmetic("float32"):
+        runs, federations, asked, answers = begin(runs, settings, device, engine)
     # which clients without a state go back to
     firsts = [federation.state for federation in federations]
     if resumed is not None:
