@@ -135,6 +135,32 @@ def test_bytes_stay_bytes_unless_the_model_has_another_precision() -> None:
         assert task.train[0].inputs.dtype == precision
 
 
+def test_images_to_test_on_take_the_model_s_precision_too() -> None:
+    floats = IMAGES / 255
+    assert floats.dtype == np.float64
+    task = tasks.from_arrays(floats, LABELS, floats, LABELS, **{**FOUR, "num_clusters": 1})
+    assert task.train[0].inputs.dtype == task.test[0].inputs.dtype == torch.float32
+
+
+class Refusing(nn.Linear):
+    """Takes no inputs at all."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(1, 1)
+        self.error = error
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    ("error", "told"), [(RuntimeError("first line\nsecond line"), "first line"), (ValueError(), "ValueError")]
+)
+def test_what_a_model_says_of_inputs_is_told_in_a_line(error: Exception, told: str) -> None:
+    with pytest.raises(InputError, match=rf"inputs of shape \(1, 6, 6\) \({told}\); images are"):
+        tasks.from_arrays(IMAGES, LABELS, model=Refusing(error), num_clients=8)
+
+
 def test_a_model_that_writes_into_its_inputs_leaves_the_task_s_alone() -> None:
     model = nn.Sequential(nn.ReLU(inplace=True), nn.Linear(2, 2))
     task = tasks.from_arrays(-np.ones((10, 2)), np.arange(10) % 2, model=model, num_clients=1)
@@ -221,6 +247,11 @@ GRAY = np.zeros((20, 6, 6), np.uint8)
             "images is of torch.uint8 and test_images is of torch.float64; uint8 .*give all in one type",
         ),
         (
+            (IMAGES, LABELS, IMAGES.astype(int), LABELS),
+            {},
+            "images is of torch.uint8 and test_images is of torch.int64; uint8 .*give all in one type",
+        ),
+        (
             (IMAGES / 255, LABELS, np.full(IMAGES.shape, np.nan), LABELS),
             {},
             "test inputs that are NaN or infinite",
@@ -235,7 +266,7 @@ GRAY = np.zeros((20, 6, 6), np.uint8)
         (
             (IMAGES, LABELS),
             {"model": lambda: mlp(35, 8, 6)},
-            r"model does not take inputs of shape \(1, 6, 6\)",
+            r"model does not take inputs of shape \(1, 6, 6\).*images\[:, None\] if they are \(N, H, W\)",
         ),
         (
             (np.zeros((120, 5), np.uint8), LABELS),

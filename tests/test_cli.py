@@ -1,5 +1,7 @@
 """The command line as a user meets it: exit codes, messages, files."""
 
+import errno
+import json
 import os
 import signal
 import subprocess
@@ -12,10 +14,13 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from matplotlib.figure import Figure
 from torch import Tensor
+from tqdm import tqdm
 
 from floral_lite import History, InputError, __version__, cli, methods
-from floral_lite.federation import checkpoint, load_checkpoint
+from floral_lite.experiments import figures
+from floral_lite.federation import Round, checkpoint, load_checkpoint
 from floral_lite.methods.routed import Routing
 
 COMMAND = [sys.executable, "-c", "from floral_lite.cli import main; main()"]
@@ -59,11 +64,60 @@ def test_a_run_keeps_its_history_and_a_figure_and_prints_a_summary(tmp_path: Pat
     assert "accuracy=" in done.stderr
 
 
-def test_without_out_a_new_folder_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_out_a_new_folder_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.chdir(tmp_path)
     assert call(monkeypatch, "run", "synthetic-linear", "--method", "fedavg", "--rounds", "1") == 0
     (folder,) = (tmp_path / "runs").iterdir()
     assert "synthetic-linear-fedavg-0" in folder.name
+    said = capsys.readouterr().err
+    assert "loss=" in said
+    assert "accuracy=" not in said  # of a regression
+
+
+def made_up(train_losses: list[float], scores: list[float], regression: bool = False) -> History:
+    """The rounds of a run, all of them evaluated."""
+    rounds = [
+        Round(
+            number,
+            loss,
+            0.5,
+            test_loss=score if regression else 2.0,
+            test_accuracy=None if regression else score,
+        )
+        for number, (loss, score) in enumerate(zip(train_losses, scores, strict=True), start=1)
+    ]
+    return History({}, [0], 1, 2, {"base": 1, "added": 0}, rounds)
+
+
+def test_what_is_told_of_several_seeds_is_of_their_last_rounds() -> None:
+    histories = [made_up([9.0, 1.0], [0.1, 0.9]), made_up([9.0, 3.0], [0.1, 0.7])]
+    assert cli.over_seeds(histories) == "accuracy 80.0 +- 14.1 %"
+    losses = [made_up([9.0], [score], regression=True) for score in (1.0, 3.0)]
+    assert cli.over_seeds(losses) == "test loss 2.0000 +- 1.4142"
+    with tqdm(total=5) as bar:
+        cli.show_progress(bar, histories)
+        assert bar.postfix == "loss=2.000, accuracy=80.0%"
+        assert bar.n == 2  # of a run that goes on
+
+
+@pytest.mark.parametrize(
+    "code", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO]
+)
+def test_a_disk_that_takes_nothing_is_told_in_a_line_and_a_broken_one_in_full(
+    code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail() -> None:
+        raise OSError(code, "It takes nothing", "there")
+
+    monkeypatch.setattr(cli, "app", fail)
+    if code == errno.EIO:
+        with pytest.raises(OSError, match="It takes nothing"):
+            cli.main()
+    else:
+        assert call(monkeypatch) == 1
+        assert capsys.readouterr().err.startswith("error: It takes nothing: there; make room")
 
 
 def test_several_seeds_are_trained_together_and_each_as_on_its_own(
@@ -99,9 +153,10 @@ def test_any_setting_and_any_option_of_the_method_can_be_named(
     command = ["run", "digits-label-groups", "--rounds", "1", "--data-fraction", "0.1", "--device", "cpu"]
     command += ["--set", "batch_size=4", "--set", "clip_norm=1", "--set", "server_optimizer=adam"]
     command += ["--option", "convolution=filter", "--option", 'router={"temperature": 2}']
+    command += ["--set", "stateful=false"]
     assert call(monkeypatch, *command, "--out", str(tmp_path / "run")) == 0
     config = History.load(tmp_path / "run/history.json").config
-    wanted = {"rounds": 1, "batch_size": 4, "clip_norm": 1, "server_optimizer": "adam", "stateful": True}
+    wanted = {"rounds": 1, "batch_size": 4, "clip_norm": 1, "server_optimizer": "adam", "stateful": False}
     assert {name: config[name] for name in wanted} == wanted
     assert config["convolution"] == "filter"
     assert config["router"]["temperature"] == 2
@@ -345,11 +400,19 @@ def test_a_table_is_filled_printed_and_saved_and_its_figure_drawn(
     assert (tmp_path / "results/methods.tex").read_text(encoding="utf-8").count(r"\\") == 4
     assert len(pd.read_csv(tmp_path / "results/methods.csv")) == 2
     kept = tmp_path / "results/synthetic-linear/fedavg/seed-2.json"
-    assert "floral-lite table methods --columns synthetic-linear" in kept.read_text()
+    repeated = f"floral-lite {' '.join(TABLE)} --seeds 2 --rounds 2 --device cpu"
+    assert json.loads(kept.read_text())["made"]["command"] == repeated
+    assert pd.read_csv(tmp_path / "results/methods.csv").columns[0] == "row"
     # again: nothing is run, and the same is printed; with other rounds it is refused
     before = kept.stat().st_mtime_ns
-    assert call(monkeypatch, *command, "--show") == 0
+    saved = tmp_path / "results/methods.md"
+    saved.write_text("of more seeds")
+    spaced = [argument.replace(",", ", ") for argument in command]
+    assert call(monkeypatch, *spaced, "--show") == 0
     assert capsys.readouterr().out == printed
+    assert saved.read_text() == "of more seeds"  # nothing is written
+    assert call(monkeypatch, *command, "--show", "--rounds", "3") == 2
+    assert "seed-1.json was made with rounds=2, and this is 3" in capsys.readouterr().err
     assert call(monkeypatch, *command) == 2
     assert "seed-1.json was made with rounds=2, and this is 2000" in capsys.readouterr().err
     assert kept.stat().st_mtime_ns == before
@@ -357,6 +420,34 @@ def test_a_table_is_filled_printed_and_saved_and_its_figure_drawn(
         assert call(monkeypatch, "figure", *TABLE[1:], "--save", name) == 0
         assert f"2 rows in 1 column: {name}" in capsys.readouterr().out
         assert (tmp_path / name).stat().st_size > 1000
+
+
+def test_a_table_s_images_are_looked_for_in_the_folder_that_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(cli.commands, "fill", lambda *cells, **options: given.update(options))
+    given: dict[str, object] = {}
+    assert call(monkeypatch, *TABLE, "--data", "here", "--device", "cpu") == 0
+    assert (given["data"], given["device"]) == (Path("here"), "cpu")
+
+
+def test_the_rules_for_the_routers_are_judged_below_their_table_and_drawn_by_their_mismatch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def draw(frame: pd.DataFrame, value: str) -> Figure:
+        drawn.append((value, frame["seeds"].tolist()))
+        return original(frame, value)
+
+    monkeypatch.chdir(tmp_path)
+    drawn: list[tuple[str, list[int]]] = []
+    original = figures.draw
+    monkeypatch.setattr(figures, "draw", draw)
+    chosen = ["routing", "--columns", "synthetic-linear", "--rows", "floral-1-learned"]
+    assert call(monkeypatch, "table", *chosen, "--seeds", "2", "--rounds", "1", "--device", "cpu") == 0
+    assert "closed_error" in capsys.readouterr().out
+    assert call(monkeypatch, "figure", *chosen, "--seeds", "1", "--save", "a.svg") == 0
+    assert drawn == [("mismatch", [1])]
 
 
 WRONG_TABLES = {

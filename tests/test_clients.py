@@ -26,11 +26,11 @@ def as_numbers(image: Any, label: Any) -> list[int]:
 
 
 def test_every_client_keeps_its_samples_in_the_order_given() -> None:
-    task = tasks.from_clients(PAIRS, clusters={"south": "old", "east": "new", "north": "new"}, **NETWORK)
+    task = tasks.from_clients(PAIRS, clusters={"south": "new", "east": "old", "north": "new"}, **NETWORK)
     # 20% of 20, 10 and 10 for tests
     assert [len(shard) for shard in task.train] == [16, 8, 8]
     assert [len(shard) for shard in task.test] == [4, 2, 2]
-    assert task.clusters.tolist() == [0, 0, 1]
+    assert task.clusters.tolist() == [0, 1, 0]
     assert task.details == {"task_clusters": 2, "num_clients": 3, "task_seed": 0}
     assert task.model.training
     for (images, labels), *shards in zip(PAIRS.values(), task.train, task.test, strict=True):
@@ -42,7 +42,7 @@ def test_every_client_keeps_its_samples_in_the_order_given() -> None:
         assert seen == sorted((*x.flatten().tolist(), int(y)) for x, y in zip(images, labels, strict=True))
     history = train(task, methods.FedAvg(task.model), rounds=1).history
     assert history.config["task"] == "own-clients"
-    assert history.clients()["cluster"].tolist() == [0, 0, 1]
+    assert history.clients()["cluster"].tolist() == [0, 1, 0]
 
 
 def test_the_share_for_tests_is_rounded() -> None:
@@ -120,6 +120,7 @@ def test_what_a_loss_compares_with_the_outputs_has_their_precision(kind: type) -
         ({"train": {"a": (IMAGES, LABELS[:3])}}, "the inputs of train['a'] has shape (40, 1, 4, 4)"),
         ({"train": {"a": (IMAGES, LABELS / 2)}}, "labels are integers from 0 on"),
         ({"train": {"a": IMAGES[:2]}}, "train['a'] is of ndarray; it must be a pair of inputs and targets"),
+        ({"train": {"a": (IMAGES, LABELS, LABELS)}}, "train['a'] is of tuple; it must be a pair of inputs"),
         ({"train": {**PAIRS, "a": (IMAGES[:1], LABELS[:1])}}, "0.2, of the 1 samples of client 'a'; it is"),
         (
             {"train": {**PAIRS, "a": (IMAGES[:, :, 1:], LABELS)}},
@@ -148,6 +149,7 @@ def test_what_a_loss_compares_with_the_outputs_has_their_precision(kind: type) -
         ({"settings": {}}, "settings is {}; it must be Settings, such as Settings(rounds=3)"),
         ({"model": nn.Linear(5, 3)}, "model does not take inputs of shape (1, 4, 4)"),
         ({"loss": functional.mse_loss, "train": {"a": (IMAGES, LABELS[:3])}}, "its targets (3,)"),
+        ({"loss": functional.mse_loss, "train": {"a": (IMAGES, torch.tensor(2.0))}}, "and its targets ();"),
         ({"loss": functional.mse_loss, "train": {"a": (1.0, 2.0)}}, "have shape (1,) and its targets (1,)"),
         ({"loss": functional.mse_loss, "train": {"a": (IMAGES[:0], LABELS[:0])}}, "the same N of at least 1"),
         ({"loss": functional.mse_loss}, "targets of shape (16,), and the model's outputs have shape (16, 3)"),

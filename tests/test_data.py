@@ -265,6 +265,9 @@ def test_digits_are_all_there_and_split_once() -> None:
     assert (len(images.train_images), len(images.test_images)) == (1438, 359)
     assert images.train_images.shape[1:] == images.test_images.shape[1:] == (1, 8, 8)
     assert (float(images.train_images.min()), float(images.train_images.max())) == (0.0, 1.0)
+    # the set begins with 0, 1, 2, 3, 4, 5, 6, 7, 8, 9
+    assert images.train_labels[:8].tolist() == [0, 1, 2, 3, 5, 6, 7, 8]
+    assert images.test_labels[:2].tolist() == [4, 9]
     for labels in (images.train_labels, images.test_labels):
         assert labels.dtype == torch.int64
         assert sorted(set(labels.tolist())) == list(range(10))
@@ -379,6 +382,7 @@ def test_a_file_that_lacks_an_array_says_what_to_do(tmp_path: Path) -> None:
         ("train_images", np.zeros((5, 32, 32, 3), np.uint8), r"train_images of shape \(5, 32, 32, 3\)"),
         ("train_images", np.zeros((5, 3, 32, 32), np.float32), "train_images of shape.*torch.float32"),
         ("test_labels", np.zeros(4, np.uint8), r"test_labels of shape \(4,\)"),
+        ("train_labels", np.zeros((5, 1), np.uint8), r"train_labels of shape \(5, 1\)"),
     ],
 )
 def test_a_file_of_another_layout_says_what_it_has_and_what_to_do(
@@ -424,6 +428,56 @@ def test_cifar_without_its_files_says_which_are_missing_and_what_to_do(
     )
     for words in words_of:
         assert words in message
+
+
+def test_a_download_that_fails_without_a_word_is_told_by_its_kind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def silent(*arguments: Any, **options: Any) -> None:
+        raise TimeoutError
+
+    monkeypatch.setattr(images_module, "import_torchvision", lambda name: SimpleNamespace(CIFAR10=silent))
+    with pytest.raises(InputError, match=r"could not be downloaded \(TimeoutError\(\)\)"):
+        cifar10(tmp_path)
+
+
+def test_operators_that_torchvision_lacks_are_declared_and_no_other_error_is_hidden(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    declared: list[str] = []
+
+    def of_another_torch(name: str) -> str:
+        if name == "broken":
+            raise RuntimeError("another error")
+        if len(declared) < 2:
+            raise RuntimeError("operator torchvision::nms does not exist")
+        return name
+
+    monkeypatch.setattr(images_module.importlib, "import_module", of_another_torch)
+    monkeypatch.setattr(torch.library, "define", lambda name, schema: declared.append(name))
+    with pytest.raises(RuntimeError, match="another error"):
+        images_module.import_torchvision("broken")
+    assert not declared
+    loaded: object = images_module.import_torchvision("torchvision.datasets")
+    assert loaded == "torchvision.datasets"
+    assert declared == ["torchvision::nms", "torchvision::qnms"]
+
+
+@pytest.mark.parametrize("read", [mnist, cifar10, cifar100])
+def test_a_folder_that_is_given_comes_before_that_of_the_variable_and_both_before_data(
+    read: Callable[..., Images], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FLORAL_LITE_DATA", "named")
+    for folder, looked_in in (("given", "given"), (None, "named")):
+        with pytest.raises(InputError, match=f"^{looked_in}"):
+            read(folder, download=False)
+    monkeypatch.setenv("FLORAL_LITE_DATA", "")
+    with pytest.raises(InputError, match=r"^data"):
+        read(download=False)
+    monkeypatch.delenv("FLORAL_LITE_DATA")
+    with pytest.raises(InputError, match=r"^data"):
+        read(download=False)
 
 
 DATA = Path(os.environ.get("FLORAL_LITE_DATA", "nowhere"))

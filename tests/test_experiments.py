@@ -16,6 +16,7 @@ import pytest
 import torch
 
 from floral_lite import InputError, experiments, methods, plots, tasks
+from floral_lite.devices import processor
 from floral_lite.experiments import figures, stored_results
 from floral_lite.experiments.catalogue import RELATIVES, ROUTING
 from floral_lite.experiments.cells import Cell, adapt_only, configuration, make_runs, method_options
@@ -320,6 +321,18 @@ def test_the_commit_is_that_of_the_package_and_tells_whether_it_has_changed(
     assert commit() == f"{git('rev-parse', 'HEAD')}-dirty"
 
 
+def test_without_git_or_a_list_of_processors_a_result_is_still_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing(self: Path, **options: object) -> str:
+        raise FileNotFoundError(self)
+
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert commit() is None
+    monkeypatch.setattr(Path, "read_text", missing)
+    assert processor()
+
+
 def test_a_client_alone_has_no_deviation_and_a_regression_no_accuracy() -> None:
     last = Round(1, 1.0, 0.5, test_loss=2.0, client_loss=[2.0], mixture=[[1.0]])
     cell = Cell(METHODS.row("fedavg"), "synthetic-linear", 1)
@@ -423,7 +436,9 @@ def test_a_table_has_means_deviations_marks_and_differences(tmp_path: Path) -> N
     assert "| *91.2 ± 0.3* " in lines["FedAvg"]
     assert "| *91.2 ± 0.0* " in lines["FLoRAL(1%), learned"]
     assert "| 80.1 ± 0.1 † " in lines["Local Adaptor"]
+    # second best of the paper's
     assert "| 91.0 [1] " in lines["FLoRAL(1%), optimal"]
+    assert "| *93.9 ± 0.8* " in lines["FLoRAL(1%), optimal"]
     assert lines["FLoRAL(10%), learned"].split("|")[2].strip() == "-"
     notes = " ".join(filled.notes())
     assert "500 rounds, on a machine, another." in notes
@@ -437,6 +452,8 @@ def test_a_table_has_means_deviations_marks_and_differences(tmp_path: Path) -> N
     assert r"Ensemble, optimal & \textbf{95.8 $\pm$ 0.0} & \textbf{95.8 $\pm$ 0.3} \\" in latex
     assert r"Local Adaptor & 80.1 $\pm$ 0.1$^\dagger$ & 86.6 $\pm$ 0.3 \\" in latex
     assert r"FLoRAL(1\%), optimal" in latex
+    assert r"\begin{tabular}{lcc}" in latex
+    assert "\n & ours & paper \\\\\n" in latex
 
 
 def test_a_difference_counts_beyond_two_deviations_of_both(tmp_path: Path) -> None:
@@ -459,9 +476,10 @@ def test_a_difference_counts_beyond_two_deviations_of_both(tmp_path: Path) -> No
 def test_a_regression_is_better_with_a_smaller_loss(tmp_path: Path) -> None:
     scores = {"fedavg": [2.5, 2.7], "ensemble-learned": [0.0123, 0.0123], "ensemble-optimal": [0.5, 0.5]}
     fill_with(tmp_path, scores, "synthetic-linear")
-    text = experiments.markdown(
-        experiments.collect("synthetic", tmp_path, ["synthetic-linear"], list(scores), 2)
-    )
+    filled = experiments.collect("synthetic", tmp_path, ["synthetic-linear"], list(scores), 2)
+    text, latex = experiments.markdown(filled), experiments.latex(filled)
+    assert r"\begin{tabular}{lc}" in latex
+    assert "\n & ours \\\\\n" in latex
     assert "| **0.0123 ± 0** " in text
     assert "| *0.5 ± 0* " in text
     assert "| 2.6 ± 0.141 " in text
@@ -533,6 +551,30 @@ def test_a_rule_is_judged_by_the_share_of_the_gap_that_it_closes(tmp_path: Path)
     assert judged["rand"].tolist() == [0.0, 1.0, 1.0]
     assert np.isnan(judged.loc["floral-1-learned", "decided"])  # it was, and did not stay so
     assert judged.loc["floral-1-clustered":, "decided"].tolist() == [30, 10]
+
+
+def test_of_the_seeds_of_a_rule_all_must_decide_and_those_that_diverged_do_not_count(tmp_path: Path) -> None:
+    for row, seed, status, mismatches in (
+        ("floral-1-learned", 1, "done", [0.1, 0.1]),
+        ("floral-1-learned", 2, "done", [0.1, 0.5]),
+        ("floral-1-optimal", 1, "done", [0.0, 0.0]),
+        ("floral-1-optimal", 2, "diverged", [0.0, 0.0]),
+    ):
+        cell = Cell(ROUTING.row(row), "mnist-rotate", seed)
+        one = result(cell, 50.0, status=status)
+        rounds = {**one.rounds, "mismatch": mismatches}
+        clients = {**one.clients, "mixture": [[0.9, 0.1], [0.2, 0.8]]} if status == "done" else {}
+        replace(one, rounds=rounds, clients=clients).save(tmp_path / cell.path)
+    judged = experiments.judged(experiments.collect("routing", tmp_path)).loc["mnist-rotate"]
+    assert judged["seeds"].to_dict() == {"floral-1-learned": 2, "floral-1-optimal": 1}
+    assert np.isnan(judged.loc["floral-1-learned", "decided"])
+    assert judged.loc["floral-1-optimal", "decided"] == 10
+
+
+def test_a_share_is_closed_too_where_learned_routing_is_the_better_one() -> None:
+    learned, optimal = {1: 50.0, 2: 50.0}, {1: 48.0, 2: 46.0}
+    # 1 of 2 and 2.5 of 4, which is 3.5 of 6; each seed is a sixth of a point from that
+    assert closed({1: 49.0, 2: 47.5}, learned, optimal) == pytest.approx((100 * 3.5 / 6, 100 / 6 / 3))
 
 
 def test_a_rule_is_compared_on_its_own_seeds() -> None:
@@ -652,6 +694,26 @@ def test_a_figure_draws_a_panel_a_task_and_a_line_a_row(
         figures.save(percent, tmp_path / "a.svg")
     assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
     assert len(list(tmp_path.glob("*.svg*"))) == 2
+
+
+def test_many_tasks_are_drawn_in_two_columns_and_the_last_place_stays_empty(tmp_path: Path) -> None:
+    names = ["digits-rotate", "digits-label-shift", "digits-label-groups", "cifar100", "cifar10-rotate"]
+    for task in names:
+        fill_with(tmp_path, {"fedavg": [50.0]}, task)
+    made = figures.draw(experiments.curves("methods", tmp_path, names, ["fedavg"]))
+    assert [axis.get_title() for axis in made.axes] == [*names[:3], "CIFAR-100", "CIFAR-10 R", ""]
+    assert [axis.axison for axis in made.axes] == [True] * 5 + [False]
+    assert [bool(axis.get_ylabel()) for axis in made.axes] == [True, False] * 3
+
+
+def test_rows_that_differ_in_their_statistics_share_a_colour(tmp_path: Path) -> None:
+    table = experiments.find_table("batch-nora")
+    for name in ("fedavg", "fedavg-averaged", "fedbn"):
+        cell = Cell(table.row(name), "synthetic-mlp-norm", 1)
+        result(cell, 1.0, regression=True).save(tmp_path / cell.path)
+    local, averaged, other = figures.draw(experiments.curves("batch-nora", tmp_path)).axes[0].lines
+    assert local.get_color() == averaged.get_color() != other.get_color()
+    assert [line.get_linestyle() for line in (local, averaged, other)] == ["-", "--", "-"]
 
 
 def test_the_package_loads_nothing_that_only_frames_figures_and_the_command_line_need() -> None:

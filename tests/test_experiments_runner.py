@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -175,6 +176,25 @@ def test_seeds_trained_together_come_to_what_each_comes_to_alone(quiet: Path, tm
         assert together.clients["loss"] == pytest.approx(alone.clients["loss"], rel=1e-4)
 
 
+def test_the_time_of_seeds_trained_together_is_shared_and_checkpoints_are_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, kept = [0.0], []
+
+    def ten_seconds(self: Progress, some: Sequence[Cell], federations: Sequence[Any]) -> None:
+        clock[0] += 10
+
+    monkeypatch.setattr(Progress, "show", ten_seconds)
+    monkeypatch.setattr(runner, "save", lambda *arguments: kept.append(clock[0]))
+    stack, progress = few(["fedavg"]), Progress([], tmp_path)
+    with monkeypatch.context() as patched:
+        patched.setattr(time, "monotonic", lambda: clock[0])
+        run_stack(stack, tmp_path, torch.device("cpu"), {"device": "cpu"}, None, 15.0, progress)
+    # a round each ten seconds
+    assert kept == [20, 40]
+    assert [read(tmp_path / cell.path).made["seconds"] for cell in stack] == [20, 20]
+
+
 def test_seeds_at_different_rounds_go_on_apart(quiet: Path, tmp_path: Path) -> None:
     first, second = few(["floral-1-learned"])
     shorter = replace(first, rounds=2)
@@ -323,6 +343,23 @@ def test_a_cell_that_another_process_runs_is_left_to_it_and_waited_for(
 def lock(folder: Path, cell: Cell) -> Path:
     """Where a cell's lock is."""
     return (folder / UNFINISHED / cell.path).with_suffix(".lock")
+
+
+def test_the_bar_moves_with_the_rounds(tmp_path: Path) -> None:
+    stack = few(["fedavg"])
+    progress = Progress(stack, tmp_path)
+
+    def after(rounds: int) -> int:
+        history = SimpleNamespace(rounds=[None] * rounds)
+        progress.show(stack, [SimpleNamespace(history=history)] * 2)  # type: ignore[list-item]
+        return progress.bar.n
+
+    # two seeds of four rounds
+    assert [after(rounds=1), after(rounds=3)] == [2, 6]
+    for cell, done in zip(stack, (7, 8), strict=True):
+        progress.finished(cell)
+        assert progress.bar.n == done
+    progress.bar.close()
 
 
 def test_the_bar_is_at_its_end_when_all_is_done(tmp_path: Path) -> None:

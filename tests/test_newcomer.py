@@ -60,6 +60,8 @@ def test_renamed_prototypes_are_as_near() -> None:
     torch.testing.assert_close(match_prototypes(FEATURES[0], renamed), torch.eye(C, dtype=torch.float64)[0])
     far = torch.cat([one + 100, renamed])
     assert match_prototypes(FEATURES[0], far).argmax() == 1
+    # a cluster without any label is never near, and keeps nobody from the others
+    assert match_prototypes(FEATURES[0], torch.cat([one + torch.inf, renamed])).argmax() == 1
 
 
 def test_near_is_meant_of_squared_distances() -> None:
@@ -173,6 +175,7 @@ def test_a_one_hot_router_stays() -> None:
         ),
         (lambda: prototypes([FEATURES[0, :, 0]], [LABELS[0]], torch.ones(1, 1), L), r"must be \(N, d\)"),
         (lambda: prototypes([FEATURES[0]], [], torch.ones(1, 1), L), "labels of 0"),
+        (lambda: prototypes([], [], torch.ones(0, 1), L), "features are of 0 clients"),
         (lambda: prototypes([FEATURES[0]], [LABELS[0]], torch.ones(1, 2), L), "mixtures"),
         (lambda: prototypes([FEATURES[0]], [LABELS[0] + 1], torch.ones(1, 1), L), "labels go from"),
         (lambda: prototypes([FEATURES[0]], [LABELS[0].double()], torch.ones(1, 1), L), "integers"),

@@ -75,6 +75,8 @@ def test_a_federation_carries_its_state() -> None:
             take(task, methods.FLoRAL(task.model, budget=0.4), federation, 3)
         with pytest.raises(InputError, match=r"router is .*'rule': 'Mine'}, but what was trained has"):
             take(task, methods.FLoRAL(task.model, budget=0.5, router=Mine()), federation, 3)
+    with pytest.raises(InputError, match="method is 'fedavg', but what was trained has 'floral'"):
+        personal_model(task, methods.FedAvg(task.model), federation, 3)
 
 
 @pytest.mark.parametrize("name", ["mfl", "mfl-ws", "fedem"])
@@ -132,6 +134,8 @@ def test_what_is_no_client_and_no_floral_is_refused() -> None:
     for client in (-1, 5):
         with pytest.raises(InputError, match=rf"client is {client}; the task has the clients 0 to 4"):
             personal_model(task, method, federation.state, client)
+    with pytest.raises(InputError, match=r"client is 2\.0; it must be a whole number"):
+        personal_model(task, method, federation.state, 2.0)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="the method is fedavg"):
         personal_floral(task, method, federation.state, 0)
     task, method, federation = trained("mfl-ws")

@@ -12,6 +12,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from floral_lite import Floral, InputError, Router, export_peft, load, save, saving
+from floral_lite.files import write_whole
 
 
 class Everything(nn.Module):
@@ -247,6 +248,19 @@ def test_an_interrupted_write_leaves_what_was_there(
     assert [other for other in tmp_path.iterdir() if other != path] == []
     if there_before:
         assert path.read_bytes() == saved.read_bytes()
+
+
+def test_all_of_a_file_is_on_the_disk_before_it_has_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, seen = tmp_path / "file", []
+
+    def on_the_disk(descriptor: int) -> None:
+        seen.append((os.fstat(descriptor).st_size, path.exists()))
+
+    monkeypatch.setattr(os, "fsync", on_the_disk)
+    write_whole(path, b"so little that it would wait in a buffer")
+    assert seen == [(path.stat().st_size, False)]
 
 
 def test_saving_again_replaces_the_file(saved: Path, tmp_path: Path) -> None:

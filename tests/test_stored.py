@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import pytest
@@ -59,10 +60,22 @@ def test_it_says_what_to_do_without_a_repository(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, note: dict[str, object] | None
 ) -> None:
     alone(tmp_path, monkeypatch, note)
-    with pytest.raises(InputError, match="clone the package's repository yourself"):
+    with pytest.raises(InputError, match="nor does pip name a repository: clone the package's repository y"):
         stored_results(tmp_path / "clone")
     made = repository(tmp_path / "clone")
     assert stored_results(tmp_path / "clone") == made / "book" / "results"
+
+
+def test_it_says_what_to_do_where_pip_did_not_install_the_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing(name: str) -> Installed:
+        raise PackageNotFoundError(name)
+
+    alone(tmp_path, monkeypatch, None)
+    monkeypatch.setattr(stored, "distribution", missing)
+    with pytest.raises(InputError, match="nor does pip name a repository"):
+        stored_results(tmp_path / "clone")
 
 
 def test_it_says_why_git_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,7 +48,9 @@ def test_the_seed_decides_the_task_and_nothing_else_does(name: str) -> None:
     torch.rand(3)
     again, other = tasks.load(name, seed=1), tasks.load(name, seed=2)
     assert equal(first, again)
-    assert not equal(first, other)
+    # both the model and the data
+    assert not torch.equal(first_values(first)[0], first_values(other)[0])
+    assert not torch.equal(first.train[0].inputs, other.train[0].inputs)
     torch.set_rng_state(before)
     tasks.load(name)
     assert torch.equal(torch.get_rng_state(), before)
@@ -222,6 +224,8 @@ def test_several_seeds_at_once_are_the_tasks_of_each(name: str) -> None:
     for seed, task in zip((2, 5), together, strict=True):
         assert equal(task, tasks.load(name, seed=seed, **arguments))
     assert tasks.load_seeds(name, []) == []
+    (numpys,) = tasks.load_seeds(name, np.array([2]), **arguments)  # type: ignore[arg-type]
+    assert json.dumps(numpys.details) == json.dumps(together[0].details)
 
 
 def test_image_tasks_share_one_copy_of_the_images_whatever_their_number_and_clusters(

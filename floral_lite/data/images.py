@@ -109,7 +109,7 @@ def cifar100(folder: Path | str | None = None, download: bool = True) -> Images:
 
 def data_folder(folder: Path | str | None) -> Path:
     """Where image sets are: the folder given, else the one that FLORAL_LITE_DATA names, else `data`."""
-    return Path(folder or os.environ.get(DATA_VARIABLE, "data"))
+    return Path(folder or os.environ.get(DATA_VARIABLE) or "data")
 
 
 def _cifar(name: str, subfolder: str, folder: Path | str | None, download: bool) -> Images:
