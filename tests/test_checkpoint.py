@@ -405,3 +405,15 @@ def test_a_run_that_is_refused_leaves_no_folder(ragged_task: Task, tmp_path: Pat
             checkpoints=tmp_path / "run",
         )
     assert not (tmp_path / "run").exists()
+
+
+def test_a_run_that_is_killed_early_goes_on_from_its_first_round(ragged_task: Task, tmp_path: Path) -> None:
+    method = make("fedavg", ragged_task)
+    whole = train(ragged_task, method, rounds=3)
+    rounds = checkpointed_rounds(
+        [Run(ragged_task, method, 0)], ragged_task.settings.with_changes(rounds=3), folder=tmp_path
+    )
+    next(rounds)
+    rounds.close()  # type: ignore[attr-defined]
+    assert [path.name for path in tmp_path.iterdir()] == ["round-000001"]
+    assert_same(train(ragged_task, method, rounds=3, checkpoints=tmp_path), whole)

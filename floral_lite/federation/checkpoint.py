@@ -4,7 +4,6 @@ import os
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from tempfile import TemporaryFile
 
 import torch
 from safetensors import SafetensorError
@@ -33,7 +32,7 @@ def checkpointed_rounds(
     engine: Engine = "fast",
     max_memory: int | None = None,
 ) -> Iterator[list[Federation]]:
-    """`stacked_rounds` with a checkpoint every few rounds and at the end.
+    """`stacked_rounds` with a checkpoint after the first round, every few rounds and at the end.
 
     It goes on from the newest checkpoint in the folder, if there is one, bit for bit as if the run
     had not been interrupted: every random number of a round follows from the seed and its number.
@@ -59,13 +58,10 @@ def checkpointed_rounds(
         whole_number("checkpoint_every", every) >= 1, f"checkpoint_every is {every}; it must be at least 1"
     )
     resumed = load_checkpoint(folder)
-    writable = False
     for federations in stacked_rounds(runs, settings, device, resumed, engine, max_memory):
-        if not writable:  # asked after one round: a run that is refused leaves no folder
-            check_writable(Path(folder))
-            writable = True
         number = len(federations[0].history.rounds)
-        if number % every == 0 or number == settings.rounds:
+        # after the first round too: a folder that cannot be written is told then
+        if number == 1 or number % every == 0 or number == settings.rounds:
             save_checkpoint(federations, folder)
         yield federations
 
@@ -78,13 +74,22 @@ def save_checkpoint(federations: Sequence[Federation], folder: Path | str) -> No
     Args:
         federations: history and parameters after a round, one for each run of a stack.
         folder: where checkpoints are; made if missing.
+
+    Raises:
+        InputError: the folder cannot be made, or nothing can be written in it.
     """
     folder = Path(folder)
     part, whole = folder / UNFINISHED, folder / f"round-{len(federations[0].history.rounds):06d}"
     if whole.exists():
         return
     shutil.rmtree(part, ignore_errors=True)
-    part.mkdir(parents=True)
+    try:
+        part.mkdir(parents=True)
+    except (FileExistsError, NotADirectoryError, PermissionError) as error:
+        raise InputError(
+            f"checkpoints is {str(folder)!r}, where nothing can be written ({error.strerror}): name another "
+            "folder"
+        ) from None
     for index, federation in enumerate(federations):
         tensors = {
             f"{key}/{path}": tensor
@@ -98,18 +103,6 @@ def save_checkpoint(federations: Sequence[Federation], folder: Path | str) -> No
     os.replace(part, whole)
     for path in older:
         shutil.rmtree(path)
-
-
-def check_writable(folder: Path) -> None:
-    """Raise InputError unless there can be checkpoints in a folder, which is made if missing."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        TemporaryFile(dir=folder).close()
-    except OSError as error:
-        raise InputError(
-            f"checkpoints is {str(folder)!r}, where nothing can be written ({error.strerror}): name another "
-            "folder"
-        ) from None
 
 
 def load_checkpoint(folder: Path | str) -> list[Federation] | None:

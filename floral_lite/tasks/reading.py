@@ -59,7 +59,10 @@ def read_arrays(images_name: str, images: Array, labels_name: str, labels: Array
 def as_tensor(name: str, array: Array) -> Tensor:
     """A copy, which later changes of the array leave alone."""
     if isinstance(array, Tensor):
-        require(array.layout == torch.strided, f"{name} is a sparse tensor; give {name}.to_dense()")
+        require(
+            array.layout == torch.strided,
+            f"{name} cannot be read as a sparse tensor; give what its to_dense() returns",
+        )
         return array.detach().cpu().clone()
     try:
         return torch.tensor(np.ascontiguousarray(array))  # torch takes no array that runs backwards
