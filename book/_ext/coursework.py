@@ -26,9 +26,12 @@ import chapters
 
 POINTS = 1
 CONFIG = """\
+import os
+
 from nbconvert.preprocessors import TagRemovePreprocessor
 from nbgrader.converters import GenerateAssignment
 
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # as make has it: threads that wait for each other cost minutes
 c = get_config()
 c.CourseDirectory.course_id = "floral-lite"
 c.CourseDirectory.release_directory = "../student"

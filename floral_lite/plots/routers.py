@@ -12,7 +12,7 @@ from .style import COLOURS, GREY, Picture, figure, legend, line_style
 # columns of a followed run, what their axis says, and its scale
 FOLLOWED = {
     "gradient": ("router's gradient (norm)", "log"),
-    "distance": ("distance between adaptors", "log"),
+    "distance": ("distance from their mean", "log"),
     "entropy": ("entropy of mixtures (nats)", "linear"),
     "mismatch": ("mismatch (0 to 2)", "linear"),
 }
