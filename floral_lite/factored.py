@@ -84,13 +84,19 @@ def linear(weight: Mixture, inputs: Tensor, bias: Tensor | None = None) -> Choic
     return batch * (out_features + in_features), run
 
 
-def embedding(weight: Mixture, words: Tensor, *args: Any, **kwargs: Any) -> Choice:
+def embedding(
+    weight: Mixture, words: Tensor, padding_idx: int | None = None, *args: Any, **kwargs: Any
+) -> Choice:
     """The word's vector, plus its coefficients V times (pi U)^T."""
 
     def run() -> Tensor:
         u, v = weight.stacked()
-        beside = functional.embedding(words, v.mT, *args, **kwargs) @ u
-        return functional.embedding(words, weight.base, *args, **kwargs) + beside
+        beside = functional.embedding(words, v.mT, padding_idx, *args, **kwargs) @ u
+        if padding_idx is not None:
+            # torch gives the padding's vector no gradient here, so that U has none of it either
+            is_padding = words == padding_idx % len(weight.base)
+            beside = torch.where(is_padding[..., None], beside.detach(), beside)
+        return functional.embedding(words, weight.base, padding_idx, *args, **kwargs) + beside
 
     return words.numel() * weight.adaptor.shape[1], run
 

@@ -84,6 +84,10 @@ class Floral(nn.Module):
     ) -> None:
         """Plan the adaptors, then register their tensors, the router and the client's own statistics."""
         super().__init__()
+        require(
+            router is None or isinstance(router, Router),
+            f"router is {router!r}; give a Router, such as Router(floor=0.01)",
+        )
         generator = generator or torch.Generator().manual_seed(0)
         self.base = model
         self.training = model.training  # a model that is evaluated has a router without noise

@@ -631,6 +631,7 @@ def test_wrapping_draws_nothing_from_the_global_generator() -> None:
         ({"rank": 1, "init": "zeros"}, "init is 'zeros'; it must be 'paper' or 'authors'"),
         ({"rank": 1, "norms": "affin"}, "norms is 'affin'"),
         ({"rank": 1, "convolution": "channels"}, "convolution is 'channels'"),
+        ({"rank": 1, "router": {"floor": 0.1}}, r"router is {.floor.: 0\.1}; give a Router"),
     ],
 )
 def test_arguments_out_of_range_are_refused(arguments: Mapping[str, Any], message: str) -> None:

@@ -241,6 +241,24 @@ def test_any_use_of_a_weight_gets_the_mixture(use: Callable[[Any, Tensor], Tenso
         close(model(inputs), expected)
 
 
+@pytest.mark.parametrize("padding", [1, -3])
+def test_the_padding_of_a_tied_embedding_has_the_same_gradients_on_every_route(padding: int) -> None:
+    def use(module: Any, inputs: Tensor) -> Tensor:
+        found = functional.embedding(torch.tensor([[0, 1], [1, 3]]), module.words.weight, padding)
+        return functional.linear(found.sum(dim=1), module.words.weight)
+
+    model = trained(Uses(use))
+    words = [tensor for name, tensor in model.named_parameters() if "words" in name or "router" in name]
+    inputs = random(4, 4)
+    outputs = torch.func.functional_call(model.base, model.personal_parameters(), (inputs,))
+    expected = torch.autograd.grad(outputs.square().sum(), words)
+    for model.mixing in ROUTES:
+        for actual, wanted in zip(
+            torch.autograd.grad(model(inputs).square().sum(), words), expected, strict=True
+        ):
+            close(actual, wanted)
+
+
 def beside_torch_functions(module: Any, inputs: Tensor) -> Tensor:
     """Stands for an extension in C++, which Python's dispatch does not see."""
     with torch._C.DisableTorchFunction():

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from floral_lite import InputError, Task, methods, train
+from floral_lite import InputError, Router, Task, methods, train
 from floral_lite.adaptors import KINDS, VectorAdaptor
 from floral_lite.methods import Method, Part
 from floral_lite.methods.partly_private import PartlyPrivate
@@ -397,3 +397,45 @@ def test_an_adaptor_that_is_another_for_a_stack_is_told_and_the_loop_takes_it(
                 train(task, method)
         ends.append(train(task, method, engine="loop" if kind is ForOne else "fast"))
     agree(*ends)
+
+
+class OverClients(Router):
+    """A softmax over the first axis, which in a stack is that of the clients."""
+
+    def mixture(self, router_logits: Tensor, draws: Tensor | None = None) -> Tensor:
+        return router_logits.softmax(dim=0)
+
+
+class MeanSquare(Router):
+    """A penalty that of a stack is no sum."""
+
+    def penalty(self, router_logits: Tensor) -> Tensor:
+        return router_logits.square().mean()
+
+
+@pytest.mark.parametrize(("kind", "verb"), [(OverClients, "mixture"), (MeanSquare, "penalty")])
+def test_a_router_that_is_another_for_a_stack_is_told_and_the_loop_takes_it(
+    task: Task, kind: type[Router], verb: str
+) -> None:
+    method = methods.FLoRAL(task.model, num_clusters=2, rank=1, router=kind())
+    with pytest.raises(
+        InputError, match=rf"{kind.__name__}\.{verb} gives for a stack.*dim=-1.*engine='loop'"
+    ):
+        train(task, method)
+    end = train(task, method, engine="loop", rounds=1).history.evaluated[-1]
+    # what is told of each client is asked of it alone, too
+    assert end.mixture is not None
+    assert torch.tensor(end.mixture).sum(dim=1) == pytest.approx(1)
+
+
+class Sharpened(Router):
+    """A rule that counts axes from the last one."""
+
+    def mixture(self, router_logits: Tensor, draws: Tensor | None = None) -> Tensor:
+        squares = super().mixture(router_logits, draws).square()
+        return squares / squares.sum(dim=-1, keepdim=True)
+
+
+def test_a_router_of_ones_own_agrees(task: Task) -> None:
+    method = methods.FLoRAL(task.model, num_clusters=2, rank=1, router=Sharpened(noise=0.5))
+    agree(*(train(task, method, engine=engine) for engine in ("fast", "loop")))

@@ -15,6 +15,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 from floral_lite import InputError, Pool, Settings, Shard, Task, methods, personal_model, tasks, train
 from floral_lite.data import FlipAndCrop, as_float, digits, shift_labels
@@ -202,6 +203,14 @@ def test_reduced_cifar_is_a_part_of_cifar(tmp_path: Path) -> None:
         # 5% of 300
         assert [len(shard) for shard in small.train] == [15, 15]
     check_nested("cifar100", data=tmp_path)
+
+
+def test_a_share_of_a_reduced_task_is_that_which_is_written(tmp_path: Path) -> None:
+    fake_cifar(tmp_path, "cifar10", 10, num_train=40, num_test=1)
+    one = {"num_clients": 1, "num_clusters": 1}
+    task = tasks.load("cifar10-rotate-reduced", data=tmp_path, data_fraction=0.7, **one)
+    # as floats 0.05 * 0.7 is less than 3.5%
+    assert len(task.train[0]) == 14
 
 
 def test_a_share_of_a_reduced_task_is_a_share_of_what_it_has() -> None:
@@ -599,6 +608,8 @@ def test_samples_that_are_no_numbers_are_refused(bad: float) -> None:
             lambda: nn.EmbeddingBag(9, 3, scale_grad_by_freq=True),
             "embedding 1 has scale_grad_by_freq=True.*use scale_grad_by_freq=False",
         ),
+        (lambda: nn.Embedding(9, 3, max_norm=1.0), r"embedding 1 has max_norm=1\.0.*use max_norm=None"),
+        (lambda: nn.Linear(3, 3, dtype=torch.complex64), r"1\.weight is of torch\.complex64.*view_as_real"),
     ],
 )
 def test_a_layer_that_a_federation_cannot_train_is_refused(
@@ -625,6 +636,37 @@ class Pair(nn.Linear):
 def test_outputs_that_are_no_tensor_are_refused() -> None:
     with pytest.raises(InputError, match="the model returns a tuple, and a task needs one tensor"):
         task([shard()], [shard()], model=Pair(2, 3))
+
+
+class Auxiliary(nn.Linear):
+    """Returns more than logits in training only, as GoogLeNet does."""
+
+    def forward(self, inputs: Tensor) -> Any:
+        outputs = super().forward(inputs)
+        return (outputs, outputs) if self.training else outputs
+
+
+class Checkpointed(nn.Linear):
+    """Computes its outputs a second time in the backward pass, with whatever weights it then has."""
+
+    def forward(self, inputs: Tensor) -> Any:
+        return checkpoint(super().forward, inputs, use_reentrant=False)
+
+
+def test_a_model_that_is_another_in_training_is_refused() -> None:
+    with pytest.raises(InputError, match=r"the model returns a tuple, .* in training too"):
+        task([shard()], [shard()], model=Auxiliary(2, 3))
+    with pytest.raises(InputError, match=r"computes activations anew.*switch checkpointing off"):
+        task([shard()], [shard()], model=Checkpointed(2, 3))
+
+
+def test_a_parameter_with_the_routers_name_is_refused() -> None:
+    # it would take the routers' learning rate
+    model = nn.Linear(2, 3)
+    model.register_parameter("router_logits", nn.Parameter(torch.ones(3)))
+    with pytest.raises(InputError, match=r"the model has a parameter router_logits.*another name"):
+        task([shard()], [shard()], model=model)
+    task([shard()], [shard()], model=nn.Sequential(model))
 
 
 def numbers(*shape: int, dtype: torch.dtype = torch.float32) -> Shard:
@@ -661,6 +703,14 @@ def test_targets_that_do_not_fit_the_outputs_are_refused(loss: Loss, targets: Sh
 def test_a_loss_is_the_mean_of_its_samples(loss: Any, told: str) -> None:
     with pytest.raises(InputError, match=f"{told}; it must be .*reduction='mean'"):
         task([numbers(3)], [numbers(3)], loss=loss)
+
+
+@pytest.mark.parametrize("loss", ["cross_entropy", nn.CrossEntropyLoss, functional.gaussian_nll_loss])
+def test_a_loss_that_cannot_be_computed_is_told(loss: Any) -> None:
+    with pytest.raises(
+        InputError, match=r"loss is .*cannot be computed of outputs \(2, 3\) and targets \(2,"
+    ):
+        task([shard()], [shard()], loss=loss)
 
 
 def test_every_client_must_have_targets_that_fit() -> None:

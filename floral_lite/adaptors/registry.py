@@ -160,7 +160,7 @@ def _is_adaptable(
     require(
         parameter.is_floating_point(),
         f"{name} has type {parameter.dtype}, and adaptors are added to floating-point weights: "
-        "wrap the model before it is quantised",
+        "wrap the model before it is quantised, and make a complex weight of two real ones",
     )
     names = owners[id(parameter)]
     # freezing is how a user leaves a shared one alone, so it does that too where all are frozen

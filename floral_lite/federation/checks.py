@@ -4,21 +4,28 @@ from __future__ import annotations
 
 import copy
 import math
-from contextlib import suppress
+from textwrap import shorten
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import disable_saved_tensors_hooks
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 from torch.nn.parameter import is_lazy
 
 from ..errors import InputError, require
+from ..methods import ROUTER
 from ..roles import is_statistic
 from .clients import known, size
 from .pool import Pool
 
 if TYPE_CHECKING:
     from .task import Task
+
+RECOMPUTES = (
+    "the model computes activations anew in the backward pass, as with torch.utils.checkpoint, but the "
+    "client's parameters are out of it by then: switch checkpointing off"
+)
 
 
 def check_clients(task: Task) -> None:
@@ -73,13 +80,16 @@ def check_layers(task: Task) -> None:
             f"the batch norm {name} has momentum=None, a mean over all batches, which means nothing once "
             "it is averaged or reset: give it a momentum, such as 0.1",
         )
-        for option in ("scale_grad_by_freq", "sparse"):
-            # torch would count the words of all clients together, and has no sparse gradients of many
-            require(
-                not (isinstance(module, (nn.Embedding, nn.EmbeddingBag)) and getattr(module, option)),
-                f"the embedding {name} has {option}=True, which means something else where clients are "
-                f"trained side by side: use {option}=False",
-            )
+        if isinstance(module, (nn.Embedding, nn.EmbeddingBag)):
+            # torch would count the words of all clients together, has no sparse gradients of many, and would
+            # rescale in place the weight that others begin from
+            for option, without in (("scale_grad_by_freq", False), ("sparse", False), ("max_norm", None)):
+                value = getattr(module, option)
+                require(
+                    value == without,
+                    f"the embedding {name} has {option}={value}, which means something else where clients "
+                    f"are trained side by side: use {option}={without}",
+                )
     names: dict[nn.Module, str] = {}
     for name, module in task.model.named_modules(remove_duplicate=False):
         first = names.setdefault(module, name)
@@ -93,31 +103,48 @@ def check_layers(task: Task) -> None:
             not is_lazy(parameter),
             f"{name} has no shape yet, its layer is lazy: run the model on one batch first",
         )
-        require(
-            not (parameter.requires_grad and is_statistic(name)),
-            f"the model has a parameter {name}, which norms call a statistic and nobody trains: give it "
-            "another name",
-        )
+        if parameter.requires_grad:
+            require(
+                not is_statistic(name) and name != ROUTER,
+                f"the model has a parameter {name}, which is what the statistics of norms or the routers of "
+                "clients are called, and these are not trained like others: give it another name",
+            )
+            require(
+                not parameter.is_complex(),
+                f"{name} is of {parameter.dtype}, and a federation trains real numbers: keep it as "
+                "torch.view_as_real has it, and use torch.view_as_complex in forward",
+            )
 
 
-def check_buffers(task: Task) -> None:
-    """A forward pass of training may move the statistics of torch's own norms, and no other buffer."""
+def check_training(task: Task) -> None:
+    """In training a model returns a tensor, moves no buffers but norms' statistics, recomputes nothing."""
     model, inputs = copy.deepcopy(task.model).train(), task.train[0].inputs[:2].clone()
     norms = {name for name, layer in model.named_modules() if isinstance(layer, _NormBase)}
     before = {name: buffer.clone() for name, buffer in model.named_buffers()}
-    # a model that cannot run says so when it is trained; its dropout must not touch the global generator
-    with (
-        torch.no_grad(),
-        torch.random.fork_rng(devices=[inputs.device] if inputs.is_cuda else []),
-        suppress(RuntimeError, ValueError, TypeError, IndexError),
-    ):
-        model(inputs)
+    own_numbers = torch.random.fork_rng(devices=[inputs.device] if inputs.is_cuda else [])
+    try:
+        with torch.enable_grad(), own_numbers, disable_saved_tensors_hooks(RECOMPUTES):
+            outputs = model(inputs)
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        # a model that cannot run says so when it is trained
+        require(str(error) != RECOMPUTES, RECOMPUTES)
+    else:
+        check_outputs(outputs)
     for name, buffer in model.named_buffers():
         require(
             name.rpartition(".")[0] in norms or name not in before or torch.equal(buffer, before[name]),
             f"the model's forward pass changes its buffer {name}, and a federation keeps only the "
             "statistics of torch's own norms: use one of these, or a layer that keeps nothing",
         )
+
+
+def check_outputs(outputs: object) -> None:
+    """A model returns one tensor, in training as in evaluation."""
+    require(
+        isinstance(outputs, Tensor),
+        f"the model returns a {type(outputs).__name__}, and a task needs one tensor, the logits, in training "
+        "too: put it into a module whose forward returns that part alone",
+    )
 
 
 def check_targets(task: Task, of_labels: bool, numbers: bool) -> None:
@@ -131,11 +158,7 @@ def check_targets(task: Task, of_labels: bool, numbers: bool) -> None:
     model = copy.deepcopy(task.model).eval()
     with torch.no_grad():
         outputs = model(task.train[0].inputs[:1].clone())
-    require(
-        isinstance(outputs, Tensor),
-        f"the model returns a {type(outputs).__name__}, and a task needs one tensor, the logits: put it "
-        "into a module whose forward returns that part alone",
-    )
+    check_outputs(outputs)
     require(
         not of_labels or outputs.dim() == 2,
         f"the model's outputs have shape {tuple(outputs.shape)}, and this loss is of one label for each "
@@ -176,7 +199,14 @@ def check_loss(task: Task) -> None:
     inputs, targets = (tensor[:2] for tensor in task.train[0])
     with torch.no_grad():
         outputs = copy.deepcopy(task.model).eval()(inputs.clone())
-        loss: object = task.loss(outputs, targets)
+        try:
+            loss: object = task.loss(outputs, targets)
+        except (RuntimeError, ValueError, TypeError, IndexError) as error:
+            raise InputError(
+                f"loss is {task.loss!r}, and cannot be computed of outputs {tuple(outputs.shape)} and "
+                f"targets {tuple(targets.shape)} ({shorten(str(error), 200)}): give one that can, such as "
+                "torch.nn.functional.cross_entropy"
+            ) from error
     told = f"shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else f"a {type(loss).__name__}"
     require(
         isinstance(loss, Tensor) and loss.dim() == 0,

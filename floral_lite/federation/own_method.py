@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -15,6 +15,7 @@ from ..methods import Method
 from ..methods.base import ROUTER, added_up
 from ..methods.routed import Routed
 from ..roles import Roles
+from ..router import Router
 from ..seeds import stream
 from .layers import chain
 
@@ -30,7 +31,7 @@ Numbers = dict[str, Tensor]
 def check_own(method: Method, state: Roles, task: Task, settings: Settings, engine: str) -> None:
     """A method of a user's own returns what it should, and on the fast engine for a stack of clients too.
 
-    Nothing is asked of the package's own methods, but of adaptors of a user's own that they have.
+    Nothing is asked of the package's own methods, but of routers and adaptors of a user's own that they have.
 
     Args:
         method: asked with two clients whose numbers are drawn.
@@ -44,6 +45,8 @@ def check_own(method: Method, state: Roles, task: Task, settings: Settings, engi
     """
     if engine == "fast" and chain(task.model) is not None:
         check_adaptors(getattr(method, "plan", {}))
+    if engine == "fast" and isinstance(method, Routed):
+        check_router(method, asked_of_stacks(task, settings))
     if type(method).__module__.startswith("floral_lite."):
         return
     kind, generator = type(method).__name__, stream(0, "two clients")
@@ -124,6 +127,26 @@ def check_adaptors(plan: Mapping[str, Adaptor]) -> None:
                 f"{type(adaptor).__name__}.delta, the adaptor of {name}, gives for a stack of two clients, "
                 f"whose tensors have one more axis in front, something else than for each alone ({wrong}): "
                 "count axes from the last one, begin each term of an einsum with '...', or use engine='loop'"
+            ) from cause
+
+
+def check_router(method: Routed, asked: Collection[str]) -> None:
+    """For a stack of clients a router of a user's own gives what it gives for each; of penalties the sum."""
+    router, generator = method.router, stream(0, "a router of one's own")
+    if type(router) is Router:
+        return
+    two, draws = torch.rand(2, method.num_clusters, generator=generator), method.draw(2, generator)
+    alone = [router.mixture(two[client], None if draws is None else draws[client]) for client in (0, 1)]
+    for verb, ask, wanted in (
+        ("mixture", partial(router.mixture, two, draws), torch.stack(alone)),
+        ("penalty", partial(router.penalty, two), router.penalty(two[0]) + router.penalty(two[1])),
+    ):
+        wrong, cause = for_a_stack(ask, numbers(wanted)) if verb in asked else ("", None)
+        if wrong:
+            raise InputError(
+                f"{type(router).__name__}.{verb} gives for a stack of two clients, whose logits are (2, C), "
+                f"something else than for each alone ({wrong}): count axes from the last one, such as with "
+                "dim=-1, sum a penalty over the clients, or use engine='loop'"
             ) from cause
 
 

@@ -9,6 +9,7 @@ from zlib import crc32
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from .._version import __version__
 from ..devices import device_name
@@ -32,14 +33,11 @@ def train_loss(task: Task, losses: Mapping[int, float], settings: Settings, numb
     return float(np.average(list(losses.values()), weights=weights))
 
 
-def add_scores(
-    entry: Round, task: Task, method: Method, state: Roles, scores: list[Score], settings: Settings
-) -> None:
-    """Fill in the evaluated fields of a round from every client's score."""
+def add_scores(entry: Round, task: Task, mixture: Tensor, scores: list[Score], settings: Settings) -> None:
+    """Fill in the evaluated fields of a round from every client's mixture, (K, C), and score."""
     clients = range(task.num_clients)
     num_test = [size(task.test, client) for client in clients]
     num_train = torch.tensor([float(size(task.train, client)) for client in clients])
-    mixture = method.mixtures(state.private, task.num_clients).cpu()
     accuracy = [score.accuracy for score in scores if score.accuracy is not None]
     entry.client_loss = [score.loss for score in scores]
     entry.test_loss = float(np.average(entry.client_loss, weights=num_test))
@@ -47,6 +45,7 @@ def add_scores(
     check_finite(told, entry.test_loss, settings)
     entry.test_accuracy = float(np.average(accuracy, weights=num_test)) if accuracy else None
     entry.client_accuracy = accuracy or None
+    mixture = mixture.cpu()
     entry.mixture = mixture.tolist()
     entry.mismatch = mismatch(mixture, task.clusters.cpu(), num_train)
 

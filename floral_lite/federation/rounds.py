@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import Literal
 
 import torch
@@ -155,7 +156,9 @@ def stacked_rounds(
                         for member in members
                     ]
             for entry, member, of_run in zip(entries, members, scores, strict=True):
-                add_scores(entry, *member[:3], of_run, settings)
+                ask = member.method.mixtures if engine == "fast" else partial(loop.mixtures, member.method)
+                mixture = ask(member.state.private, member.task.num_clients)
+                add_scores(entry, member.task, mixture, of_run, settings)
         # not appended: an interruption finds the rounds before this one with the parameters before it
         federations = [
             federation._replace(

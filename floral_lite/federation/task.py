@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ..errors import require
-from .checks import check_buffers, check_clients, check_finite, check_layers, check_loss, check_targets
+from .checks import check_clients, check_finite, check_layers, check_loss, check_targets, check_training
 from .clients import to_device
 from .settings import Settings
 from .shards import Augment, Shard
@@ -58,7 +58,8 @@ class Task:
     Raises:
         InputError: a client is without data, lengths differ, a target is out of range or of another shape
             than the outputs, or the model has a layer under two names, a batch norm without momentum, a
-            lazy layer, an embedding with sparse or scaled gradients, a buffer of its own that training
+            lazy layer, an embedding with a largest norm, sparse or scaled gradients, a complex parameter, one
+            called as routers or statistics are, activation checkpointing, a buffer of its own that training
             moves, or outputs that are no tensor; or the loss is not one number, or a sum.
     """
 
@@ -86,7 +87,7 @@ class Task:
         check_clients(self)
         check_finite(self)
         check_layers(self)
-        check_buffers(self)
+        check_training(self)
         numbers = compares_numbers(self.loss)
         if self.is_classification or numbers:
             check_targets(self, self.loss in OF_LABELS, numbers)
