@@ -252,3 +252,16 @@ def test_a_mismatch_of_others_than_the_clients_is_refused() -> None:
 def test_spare_adaptors_do_not_count_as_a_mismatch() -> None:
     clusters = torch.tensor([0, 1, 0, 1])
     assert mismatch(torch.eye(5)[clusters], clusters, torch.ones(4)) == 0.0
+
+
+def test_numbers_of_samples_may_be_larger_than_the_model_s_type_has() -> None:
+    state = Roles(
+        {"u": torch.zeros(1, dtype=torch.float16)}, {"a": torch.zeros(1, 1, dtype=torch.float16)}, {}
+    )
+    trained = [state.map(lambda tensor, new=new: torch.full_like(tensor, new)) for new in (1.0, 3.0)]
+    num_samples, mixture = torch.full((2,), 70_000.0), torch.ones(2, 1)
+    sums = Sums(state, num_samples=140_000)
+    stacked = trained[0].with_tensors(map(torch.stack, zip(*(own.tensors() for own in trained), strict=True)))
+    sums.add(range(2), stacked, num_samples, mixture)
+    for after in (aggregate(state, range(2), trained, num_samples, mixture), sums.average()):
+        assert [tensor.item() for tensor in after.tensors()] == [2, 2]

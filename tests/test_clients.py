@@ -72,6 +72,11 @@ def test_the_seed_decides_the_split_and_a_built_model() -> None:
     assert not torch.equal(weights[0], weights[2])
 
 
+def test_clients_with_as_many_samples_are_split_apart() -> None:
+    task = tasks.from_clients(dict.fromkeys("ab", PAIRS["north"]), **NETWORK)
+    assert not torch.equal(task.test[0].inputs, task.test[1].inputs)
+
+
 def test_targets_may_be_numbers_where_the_loss_takes_them() -> None:
     pairs = {"a": (np.ones((5, 2)), np.ones((5, 1))), "b": (np.zeros((5, 2)), np.zeros((5, 1)))}
     task = tasks.from_clients(pairs, model=nn.Linear(2, 1).double(), loss=functional.mse_loss)

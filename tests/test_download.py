@@ -11,10 +11,12 @@ import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from filelock import FileLock, Timeout
 
 from floral_lite import InputError
 from floral_lite.data import Images, cifar10, mnist
@@ -178,6 +180,25 @@ def test_processes_wait_for_the_one_that_fetches_and_one_takes_over_if_it_is_kil
     killed.communicate(timeout=300)
     assert [process.communicate(timeout=300)[0] for process in others] == ["2\n", "2\n"]
     assert (tmp_path / "log").read_text() == "fetched\nfetched\nprepared\n"
+
+
+def test_what_another_process_has_fetched_is_read_while_nobody_else_may_fetch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = []
+
+    def fetched_meanwhile(folder: Path, train: bool, download: bool) -> SimpleNamespace:
+        calls.append(download)
+        if len(calls) == 1:
+            raise RuntimeError("Dataset not found")
+        with pytest.raises(Timeout):
+            FileLock(folder / "MNIST.lock").acquire(timeout=0)
+        return SimpleNamespace(data=torch.zeros(2, 28, 28), targets=torch.zeros(2))
+
+    datasets = SimpleNamespace(MNIST=fetched_meanwhile)
+    monkeypatch.setattr(images_module, "import_torchvision", lambda name: datasets)
+    assert len(mnist(tmp_path).train_images) == 2
+    assert calls == [False] * 3
 
 
 def test_a_changed_byte_of_prepared_images_is_noticed(tmp_path: Path) -> None:

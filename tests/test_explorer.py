@@ -77,6 +77,8 @@ def test_stops_and_start(frame: pd.DataFrame) -> None:
     assert explorer.stops == {"rank": RANKS, "task": TASKS}  # numbers rise, words stay as they came
     assert explorer.chosen == {"rank": 16, "task": "rotate"}
     assert make(frame).chosen == {"rank": 1, "task": "rotate"}
+    # truth values have no order
+    assert make(frame.assign(task=frame["task"] == "rotate")).stops["task"] == [True, False]
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -109,11 +111,32 @@ def test_one_line_needs_no_legend(frame: pd.DataFrame) -> None:
     assert 'class="keys"' not in page.fragment(explorer)
 
 
+@pytest.mark.parametrize(("num_points", "marker"), [(20, "o"), (21, "None")])
+def test_a_line_of_many_points_has_no_markers(num_points: int, marker: str) -> None:
+    frame = pd.DataFrame({"rank": 1, "step": range(num_points), "loss": 1.0})
+    explorer = make(frame, sliders=["rank"], colour=None)
+    assert explore_figure(explorer, explorer.chosen).axes[0].lines[0].get_marker() == marker
+
+
+def test_between_whole_numbers_there_are_no_ticks() -> None:
+    frame = pd.DataFrame({"rank": 1, "step": range(3), "loss": [0.0, 0.1, 0.2]})
+    explorer = make(frame, sliders=["rank"], colour=None)
+    (axis,) = explore_figure(explorer, explorer.chosen).axes
+    assert all(tick.is_integer() for tick in axis.get_xticks())
+    assert not all(tick.is_integer() for tick in axis.get_yticks())
+
+
+def test_ten_lines_can_be_told_apart() -> None:
+    frame = pd.DataFrame({"rank": 1, "step": 0, "method": range(10), "loss": 1.0})
+    assert make(frame, sliders=["rank"]).lines == [*range(10)]
+
+
 def test_limits_leave_room_for_every_row(frame: pd.DataFrame) -> None:
     explorer = make(frame, band=("low", "high"))
     low, high = frame["low"].min(), frame["high"].max()
     assert explorer.limits("y") == pytest.approx((low - 0.04 * (high - low), high + 0.04 * (high - low)))
     assert explorer.limits("x") == pytest.approx((-0.16, 4.16))
+    assert decode(page.fragment(explorer))["y"]["limits"] == pytest.approx(explorer.limits("y"))
     assert make(frame.assign(loss=7.0)).limits("y") == (6.5, 7.5)
 
 
@@ -245,6 +268,10 @@ def test_start_is_where_the_page_stands(frame: pd.DataFrame) -> None:
         (
             {"sliders": ["rank"]},
             "rows with the same step, rank, method differ in column 'task', which has 2 values",
+        ),
+        (
+            {"sliders": ["method"], "colour": None},
+            "rows with the same step, method differ in column 'task', which has 2 values",
         ),
     ],
 )

@@ -71,7 +71,8 @@ def test_of_two_that_are_the_same_client_the_newer_waits(caplog: pytest.LogCaptu
 
 def test_waiting_ends_with_all_or_with_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     grid = answering({100: 0, 101: 1})
-    assert Nodes(4).wait(grid, [1, 0], least=1, patience=1e9) == {0: 100, 1: 101}
+    whole = Nodes(4).wait(grid, [1, 0], least=1, patience=1e9)
+    assert list(whole.items()) == [(0, 100), (1, 101)]
     assert Nodes(4).wait(grid, [0, 3], least=1, patience=1e-3) == {0: 100}
     late: Iterable[int] = [101]
 
@@ -81,7 +82,20 @@ def test_waiting_ends_with_all_or_with_patience(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr("time.sleep", come)
     del grid.node_of[1]
-    assert Nodes(4).wait(grid, [0, 1], least=2, patience=1e-3) == {0: 100, 1: 101}
+    # patience is over before it begins
+    assert Nodes(4).wait(grid, [0, 1], least=2, patience=-1) == {0: 100, 1: 101}
+
+
+def test_a_client_that_is_connected_has_its_own_time_to_say_who_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    grid = answering({100: 0, 101: 1})
+    grid.at_once = 1
+    monkeypatch.setattr("time.sleep", lambda _: setattr(grid, "at_once", 9))
+    assert Nodes(2).wait(grid, [0, 1], least=1, patience=-1) == {0: 100, 1: 101}
+    grid.at_once = 1
+    monkeypatch.setattr("floral_lite.flower.nodes.ANSWER", 0)
+    assert Nodes(2).wait(grid, [0, 1], least=1, patience=-1) == {0: 100}
 
 
 @pytest.mark.parametrize("given", [{}, {"partition-id": "0"}, {"partition-id": -1}, {"partition-id": 5}])

@@ -19,9 +19,17 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRec
 from floral_lite import InputError, Run
 from floral_lite.federation.server import first_moments, server_step
 from floral_lite.flower import RolesStrategy, client_app
-from floral_lite.flower.averages import MEDIAN, average, average_of_sums, clip_update, trimmed_mean
+from floral_lite.flower.averages import (
+    MEDIAN,
+    average,
+    average_of_sums,
+    clip_update,
+    trimmed_average,
+    trimmed_mean,
+)
 from floral_lite.flower.client import Client
-from floral_lite.flower.messages import ARRAYS, METRICS, BadMessage, Trained
+from floral_lite.flower.messages import ARRAYS, METRICS, BadMessage, Trained, admitted
+from floral_lite.flower.scores import read_tested
 from floral_lite.roles import Roles
 
 from .federations import first_state
@@ -142,6 +150,8 @@ SPOILED: dict[str, tuple[Spoil, str]] = {
     "infinity": (changed(CLUSTERED, with_one(math.inf)), "not finite"),
     "shape": (changed(FIRST, lambda array: array[:-1]), r"of shape \(5, 4\); it must be"),
     "turned": (changed(FIRST, np.transpose), "row by row|of shape"),
+    "in columns": (changed(FIRST, np.asfortranarray), "row by row"),
+    "told otherwise": (raw(lambda data: data, shape=(4, 6)), "it must be float64"),
     "type": (changed(FIRST, lambda array: array.astype(np.float32)), "is float32"),
     "whole numbers": (changed(FIRST, lambda array: array.astype(np.int64)), "is int64"),
     "missing": (lambda arrays, _: arrays.pop(FIRST) and None, "names are missing"),
@@ -187,6 +197,7 @@ KINDS: dict[str, tuple[Callable[[Replies], list[Message]], str]] = {
     "error": (lambda r: [Message(Error(1, "out of memory"), reply_to=r.asked[BAD])], "out of memory"),
     "empty": (lambda r: [Message(RecordDict(), reply_to=r.asked[BAD])], "it has the records"),
     "more": (lambda r: [r.answer({}, {}, more=ConfigRecord({"a": 1}))], "it has the records"),
+    "arrays": (lambda r: [r.answer({}, {}, more=ArrayRecord())], "it has the records"),
     "no number": (lambda r: [r.answer({}, {"round": [1]})], "round is [1]; it must be a number"),
 }
 
@@ -207,6 +218,12 @@ def test_of_two_replies_the_first_one_counts(replies: Replies, log: pytest.LogCa
     after = replies.after([*replies.fair, other])
     assert log.messages == [f"round 1: the reply of client {BAD} is dropped: it has answered already"]
     assert distance(after, replies.after(replies.fair)) == 0
+
+
+def test_replies_stand_in_the_order_of_the_clients(replies: Replies) -> None:
+    server = replies.server("unused")
+    server.configure_train(1, server.arrays, ConfigRecord(), replies.grid)
+    assert list(admitted(reversed(replies.fair), server.asked, 1, lambda _: None)) == [*range(5)]
 
 
 def test_who_was_not_asked_does_not_count(replies: Replies, log: pytest.LogCaptureFixture) -> None:
@@ -345,6 +362,23 @@ def test_a_round_goes_on_without_clients_that_are_not_there(tmp_path: Path) -> N
     assert len(scores(whole)[-1]["client_accuracy"]) == 5
 
 
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        ({"num-examples": 0}, "num-examples is 0"),
+        ({"accuracy": 1.5}, "accuracy is 1.5"),
+        ({"accuracy": -0.5}, "accuracy is -0.5"),
+        ({"loss": math.inf}, "loss is inf"),
+    ],
+    ids=str,
+)
+def test_a_score_out_of_range_is_refused(bad: dict[str, float], message: str) -> None:
+    good = {"num-examples": 1, "loss": 0.5, "accuracy": 1.0}
+    assert read_tested(RecordDict({METRICS: MetricRecord(good)})) == (1, 0.5, 1)
+    with pytest.raises(BadMessage, match=message):
+        read_tested(RecordDict({METRICS: MetricRecord(good | bad)}))
+
+
 def huge(arrays: dict[str, Array], _: dict[str, Any]) -> None:
     for name, array in arrays.items():
         arrays[name] = Array(array.numpy() + 1e6)
@@ -370,8 +404,14 @@ def test_a_huge_update_is_borne(choice: dict[str, float], replies: Replies) -> N
     assert distance(honest, replies.after(spoiled, **choice)) < 10
 
 
-def test_a_clip_that_nobody_reaches_changes_nothing(replies: Replies) -> None:
-    assert distance(replies.after(replies.fair), replies.after(replies.fair, clip_norm=1e3)) == 0
+@pytest.mark.parametrize("choice", [{"clip_norm": 1e3}, {"max_samples": 10}, {"min_replies": 5}], ids=str)
+def test_a_limit_that_nobody_exceeds_changes_nothing(choice: dict[str, float], replies: Replies) -> None:
+    assert distance(replies.after(replies.fair), replies.after(replies.fair, **choice)) == 0
+
+
+def test_weights_of_many_samples_may_round(replies: Replies, log: pytest.LogCaptureFixture) -> None:
+    replies.after(replies.spoiled(told(**{"num-examples": 900, "weights": [225.01, 225.0, 225.0, 225.0]})))
+    assert not log.messages
 
 
 def test_an_update_is_clipped_to_the_norm_but_for_statistics() -> None:
@@ -403,6 +443,19 @@ def test_the_trimmed_mean_is_that_of_repeated_samples() -> None:
     with_zero = torch.cat([values, torch.full((1, 3, 2), 1e9, dtype=torch.float64)])
     padded = torch.cat([weights.double(), torch.zeros(1, dtype=torch.float64)])
     torch.testing.assert_close(trimmed_mean(with_zero, padded, 0.1), repeated[2:-2].mean(dim=0))
+
+
+def test_a_trimmed_average_has_each_cluster_s_own_weights() -> None:
+    """Of three clients two are in cluster 0, one is in cluster 1, and nobody is in cluster 2."""
+    before = Roles({"u": torch.zeros(1)}, {"a": torch.full((3, 1), 7.0)}, {})
+    replies = [
+        Trained(before.map(lambda old, new=new: torch.full_like(old, new)), 2.0, torch.tensor(weights), 0.0)
+        for new, weights in ((1.0, [2.0, 0, 0]), (2.0, [2.0, 0, 0]), (9.0, [0, 2.0, 0]))
+    ]
+    after = trimmed_average(before, replies, 0.25)
+    # a twelfth of 1, four of 2 and one of 9
+    torch.testing.assert_close(after.shared["u"], torch.tensor([3.0]))
+    assert after.clustered["a"].flatten().tolist() == [1.5, 9, 7]
 
 
 def test_a_cluster_of_nobody_keeps_its_slice_when_trimmed(tmp_path: Path) -> None:

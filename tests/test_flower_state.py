@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'floral-lite[flower]'")
 
@@ -96,6 +97,14 @@ def test_a_damaged_file_is_told_and_left(size: int, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="is damaged"):
         file.load(2, theta(0))
     assert file.path.stat().st_size == size
+
+
+def test_a_file_without_its_round_is_told(tmp_path: Path) -> None:
+    file = OwnFile(tmp_path, NAME, 7)
+    file.path.parent.mkdir()
+    save_file({"before/theta": torch.zeros(2)}, file.path)
+    with pytest.raises(InputError, match="is damaged"):
+        file.load(2, theta(0))
 
 
 def test_a_file_of_another_model_is_told_and_left(tmp_path: Path) -> None:

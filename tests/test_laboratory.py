@@ -89,6 +89,14 @@ def test_every_choice_reaches_the_run() -> None:
     assert {key: config[key] for key in wanted} == wanted
 
 
+def test_a_run_in_words_says_all_that_is_not_as_usual() -> None:
+    assert USUAL.words("floral") == "floral, C = 4, rho = 10%"
+    assert OTHERS.words("floral") == (
+        "floral, C = 3, rho = 20%, optimal, not preconditioned, 25% of the data, 2 epochs a round, "
+        "50% of the clients, seed 1"
+    )
+
+
 def test_the_code_has_short_lines_for_every_method() -> None:
     for name in methods.METHODS:
         code = as_code(replace(OTHERS, methods=(name,), task="digits-label-groups-reduced"))
@@ -241,6 +249,9 @@ def test_fedavg_and_ensemble_are_the_measure() -> None:
     floral = last.histories["floral"]
     held = 1 + floral.parameters["added"] / floral.parameters["base"]
     assert cells["floral"][0] == f"{held:.2f}, {held / 4:.2f}"
+    # one parameter, and the client's weight
+    tiny = History({}, [0], 8, 8, {"base": 1, "added": 0})
+    assert lines.row("", "", tiny, 1.0, 4)[6] == "1.00, 0.25"
 
 
 def test_it_shows_itself_and_tells_a_page_without_kernel_where_to_run_it() -> None:

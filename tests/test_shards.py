@@ -169,6 +169,13 @@ def test_everything_made_of_a_pool_shares_its_samples() -> None:
     assert torch.equal(pool.inputs, before)
 
 
+def test_a_shard_moves_to_a_device_whole_and_so_does_one_that_is_made() -> None:
+    meta = torch.device("meta")
+    shard = Shard(torch.zeros(2, 1), torch.zeros(2))
+    moved = (*shard.to(meta), *Population(1, lambda client: shard).to(meta)[0])
+    assert {tensor.device for tensor in moved} == {meta}
+
+
 def test_pools_that_share_samples_still_do_on_another_device() -> None:
     first, second = (a_pool(), a_pool().first([1] * 2 + [0] + [1] * 3))
     second = Pool(first.inputs, first.targets, second.rows, second.sizes, second.clusters)
