@@ -20,7 +20,7 @@ from flwr.app import Context, Message, RecordDict
 from floral_lite import Federation, History, InputError, Run, Shard, Task, methods, train
 from floral_lite.centering import center
 from floral_lite.federation import Population, cluster_probability, load_checkpoint
-from floral_lite.federation.local import Score, evaluate
+from floral_lite.federation.local import Score, evaluate, local_training
 from floral_lite.flower import client_app, server_app
 from floral_lite.flower.messages import from_arrays, to_arrays
 from floral_lite.methods import METHODS, ROUTER, Method
@@ -351,6 +351,24 @@ def test_a_client_is_tested_as_exactly_as_in_the_engines(
     task = a_task(rounds=1, precision="tf32")
     Flown(task, make("fedavg", task), tmp_path)
     assert seen == [["float32"]] * task.num_clients
+
+
+def test_layers_that_draw_by_themselves_draw_something_else_at_each_client(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[float] = []
+
+    def training(*arguments: Any) -> tuple[Roles, float]:
+        drawn.append(float(torch.rand(())))
+        return local_training(*arguments)
+
+    monkeypatch.setattr("floral_lite.flower.client.local_training", training)
+    task = a_task(rounds=2)
+    Flown(task, make("fedavg", task), tmp_path / "first")
+    Flown(task, make("fedavg", task), tmp_path / "again")
+    once, again = drawn[: len(drawn) // 2], drawn[len(drawn) // 2 :]
+    assert once == again
+    assert len(set(once)) == len(once) == 8
 
 
 @pytest.mark.parametrize("name", ["floral", "ensemble"])

@@ -112,7 +112,7 @@ def stacked_rounds(
             Member(run.task, run.method, federation.state, first, run.seed)
             for run, federation, first in zip(runs, federations, firsts, strict=True)
         ]
-        with own_generators(runs[0].seed, number, device), arithmetic(settings.precision):
+        with own_generators(device, runs[0].seed, number), arithmetic(settings.precision):
             if number <= asked:  # some clients have sent a gradient, and nothing has been trained
                 results = [
                     (member.state, {client: told[client] for client in range(number - 1, len(told), asked)})
@@ -143,7 +143,7 @@ def stacked_rounds(
                 member._replace(state=federation.state)
                 for member, federation in zip(members, federations, strict=True)
             ]
-            with own_generators(runs[0].seed, number + 1, device), arithmetic("float32"):
+            with own_generators(device, runs[0].seed, number + 1), arithmetic("float32"):
                 if engine == "fast":
                     scores = [
                         one
@@ -170,15 +170,16 @@ def stacked_rounds(
 
 
 @contextmanager
-def own_generators(seed: int, number: int, device: torch.device) -> Iterator[None]:
-    """While it is entered, torch's own generators give what a round has for layers that draw by themselves.
+def own_generators(device: torch.device, seed: int, *place: int) -> Iterator[None]:
+    """While it is entered, torch's own generators give what a place has for layers that draw by themselves.
 
-    (All but dropout.) They are as before afterwards.
+    (All but dropout.) They are as before afterwards. The place is a round, or over Flower, where each client
+    has a process of its own, a client's round.
     """
     on_cuda = device.type == "cuda"
     generators = torch.random.fork_rng(devices=[device] if on_cuda else [])
     with generators, torch.cuda.device(device) if on_cuda else nullcontext():
-        begin = stream(seed, "layers", number).initial_seed()
+        begin = stream(seed, "layers", *place).initial_seed()
         torch.default_generator.manual_seed(begin)
         if on_cuda:
             torch.cuda.manual_seed(begin)

@@ -70,7 +70,7 @@ class Client:
         num_samples = size(self.task.train, self.client)
         draws = draw(self.task, method, num_samples, self.settings, self.seed, number, self.client)
         self.task.model.train()
-        with own_generators(self.seed, number, self.device), arithmetic(self.settings.precision):
+        with own_generators(self.device, self.seed, number, self.client), arithmetic(self.settings.precision):
             return local_training(self.task, method, start, self.client, self.settings, draws)
 
     def train(self, weighted: bool) -> RecordDict:
@@ -115,7 +115,7 @@ class Client:
             own, _ = self.trained(self.start(kept), self.method.adaptation, self.number + 1)
         self.task.model.eval()
         shard = self.task.test[self.client]
-        with own_generators(self.seed, self.number + 1, self.device), arithmetic("float32"):
+        with own_generators(self.device, self.seed, self.number + 1, self.client), arithmetic("float32"):
             score = evaluate(self.task, self.method, own, shard)
         metrics: dict[str, Any] = {
             "round": self.number,
