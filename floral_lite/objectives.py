@@ -1,7 +1,11 @@
 """The objectives, from one model for all to a mixture for each: FL, PFL, CFL, MFL, MFL-WS, FML.
 
 Each is a number to minimise, made from the clients' losses f^k, their weights p(k), and parameters;
-gradients pass through. Where one becomes another, their docstrings say.
+gradients pass through. Where one becomes another, their docstrings say. Weights and mixtures may be of any
+type, one-hot integers too.
+
+Raises:
+    InputError: weights, mixtures, models or clusters do not fit the clients, or are not on the simplex.
 """
 
 from collections.abc import Callable, Sequence
@@ -36,7 +40,7 @@ def fl(losses: Sequence[Loss], weights: Tensor, model: Tensor) -> Tensor:
     """
     check_clients(losses, weights)
     # E_k[f^k(w)] = sum_k p(k) f^k(w)
-    return weights @ torch.stack([loss(model) for loss in losses])
+    return _mean(weights, torch.stack([loss(model) for loss in losses]))
 
 
 def pfl(
@@ -60,7 +64,7 @@ def pfl(
         len(models) == len(losses),
         f"models has {len(models)} rows for {len(losses)} clients; give each client a row of its own",
     )
-    own = weights @ torch.stack([loss(model) for loss, model in zip(losses, models, strict=True)])
+    own = _mean(weights, torch.stack([loss(model) for loss, model in zip(losses, models, strict=True)]))
     return own if regularizer is None else own + regularizer(models)
 
 
@@ -95,6 +99,7 @@ def cfl(
         f"[0, {len(models)})",
     )
     of_clients = torch.stack([loss(models[c]) for loss, c in zip(losses, named, strict=True)])
+    weights = weights.to(of_clients)
     means = []
     for c in range(len(models)):
         members = clusters == c
@@ -102,7 +107,7 @@ def cfl(
         share = weights[members].sum().clamp(min=torch.finfo(weights.dtype).tiny)
         means.append(weights[members] @ of_clients[members] / share)
     each = torch.stack(means)
-    return each.sum() if cluster_weights is None else cluster_weights @ each
+    return each.sum() if cluster_weights is None else _mean(cluster_weights, each)
 
 
 def mfl(
@@ -131,7 +136,7 @@ def mfl(
     check_mixtures(mixtures, len(losses), len(models))
     table = torch.stack([torch.stack([loss(model) for model in models]) for loss in losses])
     # sum_c E_k[pi_c^k f^k(w_c)]
-    mixed = weights @ (mixtures * table).sum(dim=1)
+    mixed = _mean(weights, (mixtures * table).sum(dim=1))
     return mixed if regularizer is None else mixed + regularizer(models)
 
 
@@ -185,7 +190,7 @@ def fml(
     """
     check_mixtures(mixtures, len(losses), len(models))
     # w^k = sum_c pi_c^k w_c
-    personal = torch.einsum("kc,c...->k...", mixtures, models)
+    personal = torch.einsum("kc,c...->k...", mixtures.to(models), models)
     return pfl(losses, weights, personal) + (0 if regularizer is None else regularizer(models))
 
 
@@ -219,6 +224,11 @@ def weight_sharing(num_shared: int) -> Regularizer:
         return models.new_tensor(0.0 if bool((bases == bases[0]).all()) else torch.inf)
 
     return regularizer
+
+
+def _mean(weights: Tensor, numbers: Tensor) -> Tensor:
+    """sum_k p(k) x_k, in the precision of the numbers."""
+    return weights.to(numbers) @ numbers
 
 
 def check_clients(losses: Sequence[Loss], weights: Tensor) -> None:

@@ -189,7 +189,7 @@ def one_hot_logits(clusters: Tensor, num_clusters: int) -> Tensor:
         >>> Router().mixture(one_hot_logits(torch.tensor([2]), 4))
         tensor([[0., 0., 1., 0.]])
     """
-    chosen = torch.nn.functional.one_hot(clusters % num_clusters, num_clusters).bool()
+    chosen = torch.nn.functional.one_hot(clusters.long() % num_clusters, num_clusters).bool()
     return torch.zeros_like(chosen, dtype=torch.get_default_dtype()).masked_fill(~chosen, -torch.inf)
 
 
@@ -205,7 +205,7 @@ def leaning_logits(clusters: Tensor, num_clusters: int, weight: float) -> Tensor
         >>> Router().mixture(leaning_logits(torch.tensor([2]), 4, weight=0.7))
         tensor([[0.1000, 0.1000, 0.7000, 0.1000]])
     """
-    chosen = torch.nn.functional.one_hot(clusters, num_clusters)
+    chosen = torch.nn.functional.one_hot(clusters.long(), num_clusters)
     others = (1 - weight) / (num_clusters - 1)
     return (others + (weight - others) * chosen).log()
 

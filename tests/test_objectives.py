@@ -207,6 +207,18 @@ def test_a_cluster_without_clients_adds_nothing() -> None:
     same(value, cfl(case.losses, case.weights, case.models[:3], clusters))
 
 
+def test_weights_and_mixtures_may_be_of_another_type() -> None:
+    models, ends = torch.tensor([[1.0, -1.0], [2.0, 0.5]]), torch.tensor([0, 1])
+    losses: list[Loss] = [lambda w: (w - 1).square().sum(), lambda w: (w + 1).square().sum()]
+    one_hot, half = torch.nn.functional.one_hot(ends), torch.tensor([0.5, 0.5])
+    for weights in (half.double(), torch.tensor([1, 0])):
+        torch.testing.assert_close(fl(losses, weights, models[0]), fl(losses, weights.float(), models[0]))
+        wanted = mfl(losses, weights.float(), models, one_hot.float())
+        for objective in (mfl, fml):
+            torch.testing.assert_close(objective(losses, weights, models, one_hot), wanted)
+        torch.testing.assert_close(cfl(losses, weights, models, ends, weights), wanted)
+
+
 def test_what_is_no_distribution_is_refused() -> None:
     case = Case(3)
     with pytest.raises(InputError, match=r"weights has the shape \(4,\) for 5 clients"):

@@ -100,6 +100,15 @@ def test_one_hot_routers_take_the_cluster_modulo_the_number_of_adaptors() -> Non
     assert torch.equal(pi, torch.eye(3)[[0, 1, 2, 2]])
 
 
+@pytest.mark.parametrize("integers", [torch.int32, torch.uint8])
+def test_clusters_may_be_integers_of_any_type(integers: torch.dtype) -> None:
+    clusters = torch.tensor([2, 0])
+    assert torch.equal(router.one_hot_logits(clusters.to(integers), 3), router.one_hot_logits(clusters, 3))
+    assert torch.equal(
+        router.leaning_logits(clusters.to(integers), 3, 0.7), router.leaning_logits(clusters, 3, 0.7)
+    )
+
+
 def test_leaning_routers_give_one_adaptor_its_weight_and_the_others_the_rest() -> None:
     pi = Router().mixture(router.leaning_logits(torch.tensor([0, 2]), 3, weight=0.9))
     torch.testing.assert_close(pi, torch.tensor([[0.9, 0.05, 0.05], [0.05, 0.05, 0.9]]))
