@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from .errors import require
+from .seeds import check_seed
 
 # Tried one after the other: how many directions of the gradients k-means looks at.
 DIRECTIONS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
@@ -60,7 +61,7 @@ def find_clusters(gradients: Sequence[Tensor], num_clusters: int, seed: int = 0)
         fewer than 2 C clients, or all are alike.
 
     Raises:
-        InputError: the gradients are of different numbers of clients.
+        InputError: the gradients are of different numbers of clients, or the seed is out of range.
 
     Source: ours, not the paper's.
 
@@ -73,6 +74,7 @@ def find_clusters(gradients: Sequence[Tensor], num_clusters: int, seed: int = 0)
     """
     sizes = {len(gradient) for gradient in gradients}
     require(len(sizes) == 1, f"gradients are of {sorted(sizes)} clients; each layer needs one a client")
+    check_seed(seed)
     num_clients = sizes.pop()
     if not 2 <= num_clusters <= num_clients // 2:
         return None

@@ -5,30 +5,34 @@ on a router, or by a number that each sample gives each cluster, summed and put 
 pi_c prop exp(-sum_i l_i(c)).
 """
 
+import math
 from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
-from .errors import require
+from .errors import require, whole_number
 from .objectives import check_mixtures
 from .router import closed_form, entropy
 
 
+@torch.enable_grad()
 def fit_router(
     loss: Callable[[Tensor], Tensor], logits: Tensor, steps: int = 50, learning_rate: float = 1.0
 ) -> Tensor:
     """Gradient steps on a router alone: theta <- theta - eta d loss(softmax(theta)) / d theta.
+
+    Gradients are on inside, so that it may stand among evaluations under no_grad.
 
     Args:
         loss: of a mixture (..., C), a scalar: of labelled samples, or the entropy of predictions. For several
             newcomers at once the sum of theirs, so that nobody's step depends on another.
         logits: theta to start from, such as `uniform_logits(1, C)[0]`, shape (..., C).
         steps: how many, >= 0.
-        learning_rate: eta > 0.
+        learning_rate: eta > 0, finite.
 
     Returns:
-        The mixtures pi, shape (..., C).
+        The mixtures pi, shape (..., C); the logits that were given stay as they are.
 
     Raises:
         InputError: steps or learning_rate is out of range, or the loss is no scalar.
@@ -41,8 +45,11 @@ def fit_router(
         >>> mixture.round(decimals=3)
         tensor([0.2000, 0.8000])
     """
-    require(steps >= 0, f"steps is {steps}; it must be at least 0")
-    require(learning_rate > 0, f"learning_rate is {learning_rate}; it must be positive: try 1")
+    require(whole_number("steps", steps) >= 0, f"steps is {steps}; it must be at least 0")
+    require(
+        0 < learning_rate < math.inf,
+        f"learning_rate is {learning_rate}; it must be positive, and finite: try 1",
+    )
     for _ in range(steps):
         logits = logits.detach().requires_grad_()
         value = loss(torch.softmax(logits, dim=-1))

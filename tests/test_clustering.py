@@ -367,6 +367,8 @@ def test_a_weight_that_the_loss_does_not_use_has_a_gradient_of_zero() -> None:
 def test_every_seed_of_a_run_will_do() -> None:
     gradients = [torch.randn(12, 30, generator=torch.Generator().manual_seed(0))]
     assert find_clusters(gradients, 2, seed=2**33) is not None
+    with pytest.raises(InputError, match="seed is -1"):
+        find_clusters(gradients, 2, seed=-1)
 
 
 def test_too_few_rounds_are_refused() -> None:

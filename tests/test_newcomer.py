@@ -136,6 +136,14 @@ def test_routers_of_a_stack_are_each_as_alone_and_what_was_given_stays() -> None
     torch.testing.assert_close(fit_router(lambda pi: pi.sum(), start, 0), torch.full_like(start, 1 / C))
 
 
+def test_steps_are_taken_where_gradients_are_off_too() -> None:
+    models = torch.arange(C, dtype=torch.float64)
+    wanted = fit_router(lambda pi: (pi @ models).square(), torch.zeros(C, dtype=torch.float64), 5)
+    with torch.no_grad():
+        found = fit_router(lambda pi: (pi @ models).square(), torch.zeros(C, dtype=torch.float64), 5)
+    assert torch.equal(found, wanted)
+
+
 def test_a_one_hot_router_stays() -> None:
     start = one_hot_logits(torch.tensor(1), C)
     assert fit_router(lambda pi: pi @ torch.tensor([0.0, 1.0, 2.0]), start, 5).tolist() == [0, 1, 0]
@@ -145,6 +153,8 @@ def test_a_one_hot_router_stays() -> None:
     ("call", "says"),
     [
         (lambda: fit_router(torch.sum, torch.zeros(2), steps=-1), "steps is -1"),
+        (lambda: fit_router(torch.sum, torch.zeros(2), steps=2.5), "steps is 2.5; it must be a whole"),
+        (lambda: fit_router(torch.sum, torch.zeros(2), learning_rate=torch.inf), "and finite"),
         (lambda: fit_router(torch.sum, torch.zeros(2), learning_rate=0), "learning_rate is 0"),
         (lambda: fit_router(lambda pi: pi, torch.zeros(2)), r"loss has the shape \(2,\)"),
         (lambda: match_labels(OUTPUTS[0, 0], LABELS[0]), "must be"),
