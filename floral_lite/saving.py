@@ -27,6 +27,7 @@ def save(model: Floral, path: str | Path) -> None:
 
     Raises:
         InputError: the model is no Floral, or its router is of a class of your own.
+        OSError: the folder is not there, say.
     """
     check_floral(model)
     require(
@@ -40,7 +41,8 @@ def save(model: Floral, path: str | Path) -> None:
         "router": asdict(model.router),
     }
     tensors = {name: tensor.detach().contiguous() for name, tensor in _tensors(model).items()}
-    content = safetensors.torch.save(tensors, {"floral_lite": __version__, "settings": json.dumps(settings)})
+    told = json.dumps(settings, default=float)  # NumPy's floats too
+    content = safetensors.torch.save(tensors, {"floral_lite": __version__, "settings": told})
     write_whole(Path(path), content)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -287,6 +288,13 @@ def test_a_router_of_ones_own_is_not_saved(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"router is a Mine, .* a plain Router, or its state_dict\(\)"):
         save(Floral(nn.Linear(3, 2), rank=1, router=Mine()), tmp_path / "model.safetensors")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_numbers_of_numpy_are_saved(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"budget": np.float32(0.5), "router": Router(floor=np.float32(0.25))}
+    save(Floral(nn.Linear(3, 2), num_clusters=2, **options), tmp_path / "model.safetensors")
+    loaded = load(tmp_path / "model.safetensors", nn.Linear(3, 2))
+    assert (loaded.options.budget, loaded.router) == (0.5, Router(floor=0.25))
 
 
 def test_a_weight_with_its_channels_last_is_saved(tmp_path: Path) -> None:
