@@ -74,7 +74,7 @@ def vgg8() -> nn.Module:
 
 
 class HeConv2d(nn.Conv2d):
-    """A convolution whose first weights are N(0, sqrt(2 / (k k c_out))), and whose biases are zero.
+    """A convolution whose first weights are N(0, sqrt(2 / (k k c_out))), and whose biases, if any, are zero.
 
     They are a property of the layer, so that a copy of the model that is drawn anew begins alike.
 
@@ -85,7 +85,8 @@ class HeConv2d(nn.Conv2d):
         """Draw the weights, after those of torch's own layer: the layers behind it begin as with that."""
         super().reset_parameters()
         nn.init.kaiming_normal_(self.weight, mode="fan_out", nonlinearity="relu")
-        nn.init.zeros_(self.get_parameter("bias"))
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
 
 
 class Normalise(nn.Module):

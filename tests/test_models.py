@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from floral_lite import methods
 from floral_lite.federation.layers import chain
-from floral_lite.models import Normalise, cnn, mlp, reinitialised, relu_net, seeded, vgg8
+from floral_lite.models import HeConv2d, Normalise, cnn, mlp, reinitialised, relu_net, seeded, vgg8
 
 IMAGES = torch.rand(4, 3, 32, 32, generator=torch.Generator().manual_seed(0))
 
@@ -87,6 +87,10 @@ def test_the_convolutions_of_the_vgg8_begin_as_the_authors_have_them() -> None:
                 (2 / (9 * layer.out_channels)) ** 0.5, rel=0.1
             )
             assert not layer.get_parameter("bias").any()
+
+
+def test_such_a_convolution_may_have_no_bias() -> None:
+    assert HeConv2d(3, 16, 3, bias=False).bias is None
 
 
 def test_the_convolutions_of_the_vgg8_draw_what_torchs_draw_and_then_their_own() -> None:
