@@ -85,6 +85,13 @@ def test_draws_follow_from_their_generator_alone() -> None:
 def test_a_border_of_less_than_nothing_is_refused() -> None:
     with pytest.raises(InputError, match="padding is -1"):
         FlipAndCrop(padding=-1)
+    with pytest.raises(InputError, match=r"padding is 2\.5; it must be a whole number"):
+        FlipAndCrop(padding=2.5)
+
+
+def test_what_is_no_image_is_refused() -> None:
+    with pytest.raises(InputError, match=r"inputs have the shape \(2, 64\); FlipAndCrop takes images"):
+        FlipAndCrop()(torch.zeros(2, 64), torch.zeros(2, 3, dtype=torch.int64))
 
 
 def clusters_of_turned_images() -> Task:

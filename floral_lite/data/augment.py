@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ..errors import require
+from ..errors import require, whole_number
 
 
 @dataclass(frozen=True)
@@ -17,6 +17,9 @@ class FlipAndCrop:
 
     Args:
         padding: the width of the border, >= 0 pixels: the furthest that an image is moved.
+
+    Raises:
+        InputError: padding is no whole number of at least 0; or, when it is called, inputs are no images.
 
     Source: the authors' configuration of CIFAR-10 and CIFAR-100; the paper does not mention it.
 
@@ -31,7 +34,10 @@ class FlipAndCrop:
 
     def __post_init__(self) -> None:
         """Refuse a border of less than nothing."""
-        require(self.padding >= 0, f"padding is {self.padding}; it must be at least 0 pixels")
+        require(
+            whole_number("padding", self.padding) >= 0,
+            f"padding is {self.padding}; it must be at least 0 pixels",
+        )
 
     def draws(self, num_samples: int, generator: torch.Generator) -> Tensor:
         """For each of n images whether it is mirrored, and where in its bordered self the crop begins.
@@ -44,7 +50,12 @@ class FlipAndCrop:
         return torch.cat([flips, corners], dim=1)
 
     def __call__(self, inputs: Tensor, draws: Tensor) -> Tensor:
-        """The images (n, channels, H, W) as changed by their draws (n, 3)."""
+        """The images (n, channels, H, W) as changed by their draws (n, 3), of the same shape and type."""
+        require(
+            inputs.dim() == 4,
+            f"inputs have the shape {tuple(inputs.shape)}; FlipAndCrop takes images (n, channels, H, W): "
+            "give such images, or a task without it: augment=None",
+        )
         height, width = inputs.shape[2:]
         flips, tops, lefts = draws.to(inputs.device)[:, :, None].unbind(1)
         rows = tops + torch.arange(height, device=inputs.device)
