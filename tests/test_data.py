@@ -178,6 +178,19 @@ def test_groups_without_labels_and_clients_without_samples_are_refused() -> None
         split_by_label(labels, torch.tensor([0, 1, 0, 1, 0]), 2, torch.Generator(), 4)
     with pytest.raises(InputError, match="no client in cluster 1, and its labels would go to nobody"):
         split_by_label(labels, torch.tensor([0, 2, 0]), 3, torch.Generator(), 4)
+    with pytest.raises(InputError, match=r"labels has \[4\], which no cluster would get.*in \[0, 4\)"):
+        split_by_label(labels + 1, torch.tensor([0, 1]), 2, torch.Generator(), 4)
+    with pytest.raises(InputError, match="there are only 0 samples to deal"):
+        split_by_label(labels[:0], torch.tensor([0, 1]), 2, torch.Generator(), 4)
+
+
+def test_groups_of_labels_are_the_same_in_bytes() -> None:
+    labels, clusters = torch.arange(100).repeat(2), torch.arange(10)
+    wide, bytes_ = (
+        split_by_label(of_type, clusters, 10, torch.Generator().manual_seed(0), 100)
+        for of_type in (labels, labels.to(torch.uint8))
+    )
+    assert all(map(torch.equal, wide, bytes_))
 
 
 @pytest.mark.parametrize(

@@ -41,21 +41,28 @@ def split_by_label(
     clients at random, so that in a cluster sizes differ by at most 1.
 
     Args:
-        labels: shape (N,), in [0, num_labels).
-        clusters: each client's cluster, shape (K,).
+        labels: integers in [0, num_labels), shape (N,).
+        clusters: each client's cluster, in [0, C), shape (K,).
         num_clusters: C, at most num_labels.
         generator: deals.
         num_labels: how many labels there are.
 
     Raises:
-        InputError: there are more clusters than labels, or a cluster has no clients, or more than
-            samples.
+        InputError: there are more clusters than labels, or a label is out of range, or a cluster has no
+            clients, or more than samples.
 
     Source: section 'Experiments', 'CIFAR-100'.
     """
     require(
         num_clusters <= num_labels,
         f"num_clusters is {num_clusters}, but there are only {num_labels} labels to cut: use fewer clusters",
+    )
+    labels = labels.long()  # in uint8 the product would overflow
+    outside = labels[(labels < 0) | (labels >= num_labels)]
+    require(
+        len(outside) == 0,
+        f"labels has {outside[:3].tolist()}, which no cluster would get; all must be in [0, {num_labels}): "
+        "number them from 0 on, or give another num_labels",
     )
     groups = labels * num_clusters // num_labels
     rows_of: dict[int, Tensor] = {}
