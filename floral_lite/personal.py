@@ -31,8 +31,9 @@ def personal_model(task: Task, method: Method, state: Roles | Federation, client
         client: k, in [0, K).
 
     Raises:
-        InputError: there is no such client, another method was trained, or the client answers with a
-            mixture of several networks' outputs.
+        InputError: there is no such client, another task or method was trained (a state alone does not say
+            of what it is: it must be theirs), or the client answers with a mixture of several networks'
+            outputs.
 
     Example:
         >>> from floral_lite import methods, tasks, train
@@ -70,8 +71,8 @@ def personal_floral(task: Task, method: Method, state: Roles | Federation, clien
         client: k, in [0, K).
 
     Raises:
-        InputError: there is no such client, or the method has no adaptors, or is not the one that was
-            trained.
+        InputError: there is no such client, or the method has no adaptors, or task or method are not those
+            that were trained; of a state alone that is not known.
     """
     if not isinstance(method, FLoRAL) or isinstance(method, MFLWS):
         raise InputError(
@@ -99,7 +100,7 @@ def _of_client(task: Task, method: Method, state: Roles | Federation, client: in
     """The client's parameters, on the device of the task's model.
 
     Raises:
-        InputError: there is no such client, or another method was trained.
+        InputError: there is no such client, or another task or method was trained.
     """
     last = task.num_clients - 1
     require(
@@ -111,12 +112,13 @@ def _of_client(task: Task, method: Method, state: Roles | Federation, client: in
         f"state is a {type(state).__name__}; give what train returned, or its state",
     )
     if isinstance(state, Federation):
-        for name, value in plain({"method": method.name, **method.options()}).items():
+        given = {"task": task.name, **task.details, "method": method.name, **method.options()}
+        for name, value in plain(given).items():
             trained = state.history.config.get(name)
             require(
                 trained == value,
-                f"{name} is {value!r}, but what was trained has {trained!r}: give the method that was "
-                "trained",
+                f"{name} is {value!r}, but what was trained has {trained!r}: give the task and the method "
+                "that were trained",
             )
         state = state.state
     device = next(task.model.parameters()).device

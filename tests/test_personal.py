@@ -1,5 +1,6 @@
 """One client's model, taken out of a federation: it answers as the federation was tested."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -75,6 +76,14 @@ def test_a_federation_carries_its_state() -> None:
             take(task, methods.FLoRAL(task.model, budget=0.4), federation, 3)
         with pytest.raises(InputError, match=r"router is .*'rule': 'Mine'}, but what was trained has"):
             take(task, methods.FLoRAL(task.model, budget=0.5, router=Mine()), federation, 3)
+    for change, says in (
+        ({"name": "other"}, "task is 'other'"),
+        ({"details": {"task_seed": 5}}, "task_seed is 5"),
+    ):
+        with pytest.raises(
+            InputError, match=f"{says}, but what was trained has .* give the task and the method"
+        ):
+            personal_model(replace(task, **change), method, federation, 3)
     with pytest.raises(InputError, match="method is 'fedavg', but what was trained has 'floral'"):
         personal_model(task, methods.FedAvg(task.model), federation, 3)
 
