@@ -92,7 +92,11 @@ def test_a_wrapped_frozen_model_learns_through_its_adaptors() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["fedavg", "ensemble", "mfl", "local", "fine-tuned", "ditto", "ifca", "federated-clustering"]
+    "name",
+    [
+        *("fedavg", "ensemble", "mfl", "local", "fine-tuned", "ditto", "ifca", "federated-clustering"),
+        *("fedper", "fedbn"),
+    ],
 )
 def test_a_method_without_adaptors_has_nothing_to_train(name: str) -> None:
     task = TASKS["mlp"]()

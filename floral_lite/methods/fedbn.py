@@ -5,7 +5,7 @@ from torch.nn.modules.batchnorm import _NormBase
 
 from ..errors import require
 from ..roles import joined
-from .base import trainable
+from .base import some_trainable
 from .partly_private import PartlyPrivate
 
 # _NormBase is what batch and instance norms are
@@ -33,7 +33,7 @@ class FedBN(PartlyPrivate):
 
     def __init__(self, model: nn.Module) -> None:
         """Find the norms' parameters."""
-        parameters = trainable(model)
+        parameters = some_trainable(model)
         private = {
             joined(layer, own)
             for layer, module in model.named_modules()

@@ -6,7 +6,7 @@ from torch import nn
 
 from ..errors import require
 from ..roles import joined
-from .base import trainable
+from .base import some_trainable
 from .partly_private import PartlyPrivate
 
 
@@ -22,7 +22,8 @@ class FedPer(PartlyPrivate):
             may be its number; the last layer that has parameters to train if None.
 
     Raises:
-        InputError: a layer is not there or has no parameters, or the head is the whole model.
+        InputError: a layer is not there or has no parameters, the head is the whole model or nothing, or all
+            parameters are frozen.
 
     Source: Arivazhagan et al., 2019, 'Federated Learning with Personalization Layers'; objective (PFL).
 
@@ -38,7 +39,7 @@ class FedPer(PartlyPrivate):
 
     def __init__(self, model: nn.Module, head: Sequence[str] | str | int | None = None) -> None:
         """Find the head's parameters."""
-        parameters = trainable(model)
+        parameters = some_trainable(model)
         layers = list(dict.fromkeys(name.rpartition(".")[0] for name in parameters))
         if head is None:
             head = layers[-1:]
