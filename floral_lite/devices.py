@@ -62,7 +62,7 @@ def processor() -> str:
 
 
 def send(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """A copy on a device; nothing waits for what a GPU is still computing."""
+    """The tensor on a device, itself where it is there; nothing waits for what a GPU is still computing."""
     if device.type == "cuda" and tensor.is_cpu:
         return tensor.pin_memory().to(device, non_blocking=True)
     return tensor.to(device)

@@ -26,7 +26,7 @@ class Router:
             spread, negative sharpens them.
 
     Raises:
-        InputError: a value is no number, or out of its range.
+        InputError: a value is no number, or out of its range; of 1 / C that shows in `mixture`.
 
     Source: section 'Practical Implementation', 'Learning the mixture weights'.
 

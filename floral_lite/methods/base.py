@@ -113,7 +113,10 @@ class Method(ABC):
 
         Args:
             clusters: true cluster of each client, shape (K,). Only optimal routing may look at it.
-            seed: for whatever starts at random.
+            seed: for whatever starts at random; the same one gives the same state.
+
+        Raises:
+            InputError: of this model the method cannot begin: all of it is frozen, say.
         """
 
     @abstractmethod

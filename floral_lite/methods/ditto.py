@@ -26,7 +26,7 @@ class Ditto(Method):
         proximal: lambda >= 0; with 0 this is FedAvg beside local training.
 
     Raises:
-        InputError: proximal is negative.
+        InputError: proximal is negative, or not finite.
 
     Source: Li et al., 2021, 'Ditto: Fair and Robust Federated Learning Through Personalization'.
     """

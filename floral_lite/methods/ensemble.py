@@ -34,7 +34,7 @@ class Ensemble(Routed):
         mix: "weights" or "outputs".
 
     Raises:
-        InputError: an argument is out of range.
+        InputError: an argument is out of range; when training begins, all C models are alike.
 
     Source: section 'Experiments', 'Ensemble'; objective (FML).
     """

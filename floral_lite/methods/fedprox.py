@@ -20,7 +20,7 @@ class FedProx(FedAvg):
         proximal: mu >= 0; with 0 this is FedAvg.
 
     Raises:
-        InputError: proximal is negative.
+        InputError: proximal is negative, or not finite.
 
     Source: Li et al., 2020, 'Federated Optimization in Heterogeneous Networks'.
     """

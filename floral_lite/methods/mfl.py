@@ -95,7 +95,8 @@ class MFLWS(MixedLosses, FLoRAL):
         precondition: precondition the adaptors' gradients.
 
     Raises:
-        InputError: an argument is out of range, or the model has nothing to adapt.
+        InputError: an argument is out of range, or the model has nothing to adapt; when training begins,
+            norms is "batch_nora".
 
     Source: section 'Federated Learning', objective (MFL-WS).
     """

@@ -24,7 +24,7 @@ class PerFedAvg(FedAvg):
         inner_learning_rate: alpha > 0, of the step ahead in training; 0.01 is the paper's.
 
     Raises:
-        InputError: the inner learning rate is not positive.
+        InputError: the inner learning rate is not positive, or not finite.
 
     Source: Fallah, Mokhtari and Ozdaglar, 2020, 'Personalized Federated Learning with Theoretical Guarantees:
     A Model-Agnostic Meta-Learning Approach', 'Per-FedAvg (FO)'.

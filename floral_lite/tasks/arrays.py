@@ -59,7 +59,8 @@ def from_arrays(
 
     Args:
         images: inputs of any shape (N, ...), as tensors, numpy arrays or lists; images are (N, channels,
-            H, W). uint8 is read as x / 255, and floats take the model's precision.
+            H, W). uint8 is read as x / 255, floats take the model's precision, and other integers are
+            numbers of words.
         labels: integers in [0, number of the model's outputs), shape (N,).
         test_images: inputs to test on; if None, a share of the images is kept for it, chosen by the seed.
         test_labels: their labels, given if they are.
@@ -78,8 +79,8 @@ def from_arrays(
         name: what the task is called.
 
     Raises:
-        InputError: lengths or shapes do not fit each other or the model, a label is out of range, an
-            argument is out of its range, or there are too few samples.
+        InputError: lengths or shapes do not fit each other or the model, a label is out of range, an image is
+            NaN or infinite somewhere, an argument is out of its range, or there are too few samples.
 
     Example:
         >>> import numpy as np

@@ -51,9 +51,9 @@ def from_clients(
         task = from_clients({w: (images[writers == w], labels[writers == w]) for w in owners}, model=...)
 
     Args:
-        train: each client's inputs (N, ...) and targets by the client's name, in the order of the task's
-            clients. Targets are labels from 0 on, shape (N,); with a loss that compares outputs one by one,
-            numbers of the outputs' shape, (N, outputs).
+        train: each client's inputs (N, ...), read as by `from_arrays`, and targets by the client's name, in
+            the order of the task's clients. Targets are labels from 0 on, shape (N,); with a loss that
+            compares outputs one by one, numbers of the outputs' shape, (N, outputs).
         test: the same to test on, for the same clients; if None, a share of each client's samples is kept
             for it, chosen by the seed.
         model: the base model, which is copied, or what builds it.
@@ -69,7 +69,7 @@ def from_clients(
     Raises:
         InputError: the clients of `train`, `test` and `clusters` are not the same, lengths or shapes do not
             fit each other or the model, some inputs are bytes or words and others not, a label is out of
-            range, or a client has too few samples.
+            range, a number is NaN or infinite, or a client has too few samples.
 
     Example:
         >>> import numpy as np

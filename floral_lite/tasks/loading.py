@@ -29,12 +29,12 @@ def load(
             What is kept are each client's first samples, so less data are a part of more.
         num_clients: K, the paper's if None.
         num_clusters: C, the number of true clusters, the paper's if None.
-        data: the folder of downloaded image sets; if None, the one that FLORAL_LITE_DATA names.
+        data: the folder of downloaded image sets; if None, the one that FLORAL_LITE_DATA names, else `data`.
 
     Raises:
         InputError: there is no such task, a number is out of range, or the data are missing.
 
-    Source: section 'Experiments' and 'Extra Experimental Details'.
+    Source: sections 'Experiments' and 'Extra Experimental Details'; for settings see `Recipe`.
 
     Example:
         >>> task = load("digits-rotate", seed=1, num_clients=8)

@@ -27,7 +27,7 @@ class Recipe:
         about: one line for `floral-lite tasks`.
         num_clients: K.
         num_clusters: C, the number of true clusters.
-        settings: the paper's, where the paper has the task.
+        settings: those of the authors' configuration, where the paper has the task; it names few of them.
         loss: of outputs and targets.
         prepare: reads what the data folder holds, and gives what makes model and shards of it for any seed.
         augment: changes training inputs at random, or None.
