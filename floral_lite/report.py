@@ -10,7 +10,8 @@ def recovered(mixture: list[list[float]], clusters: list[int]) -> float:
     """How well the clients' strongest adaptors tell the true clusters apart.
 
     The adjusted Rand index of the two groupings: 1 where they are the same, near 0 for
-    chance. It does not ask how strong the strongest adaptor is; History's mismatch does.
+    chance, below 0 where worse than that. It does not ask how strong the strongest adaptor is;
+    History's mismatch does.
 
     Args:
         mixture: pi, K lists of C numbers.

@@ -17,7 +17,7 @@ def stream(seed: int, *key: str | int) -> torch.Generator:
 
     Args:
         seed: the run's seed, >= 0.
-        key: what the numbers are for, such as ("batches", 3, 7).
+        key: what the numbers are for, such as ("batches", 3, 7): words, and integers >= 0.
 
     Example:
         >>> int(torch.randint(100, (), generator=stream(0, "clients", 5)))

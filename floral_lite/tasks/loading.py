@@ -27,8 +27,8 @@ def load(
             10 samples; test shards stay whole. It is a share of what the task has: half of
             'mnist-rotate-reduced', which has 5% of the images of 'mnist-rotate', is 2.5% of them.
             What is kept are each client's first samples, so less data are a part of more.
-        num_clients: K, the paper's if None.
-        num_clusters: C, the number of true clusters, the paper's if None.
+        num_clients: K, the task's own if None: the paper's, where the paper has the task.
+        num_clusters: C, the number of true clusters, likewise.
         data: the folder of downloaded image sets; if None, the one that FLORAL_LITE_DATA names, else `data`.
 
     Raises:
