@@ -126,6 +126,9 @@ def seeded(build: Callable[[], nn.Module], seed: int) -> nn.Module:
 
     Torch's own generators are left as they were.
 
+    Raises:
+        InputError: the seed is no whole number from 0 to 2**63 - 1.
+
     Example:
         >>> first, second = (seeded(lambda: nn.Linear(2, 2), seed=1) for _ in range(2))
         >>> bool(torch.equal(first.weight, second.weight))

@@ -16,8 +16,11 @@ def stream(seed: int, *key: str | int) -> torch.Generator:
     the batches of client 7 in round 3 therefore draw the same ones, in any order.
 
     Args:
-        seed: the run's seed, >= 0.
+        seed: the run's seed, from 0 to 2**63 - 1.
         key: what the numbers are for, such as ("batches", 3, 7): words, and integers >= 0.
+
+    Raises:
+        InputError: the seed is out of range.
 
     Example:
         >>> int(torch.randint(100, (), generator=stream(0, "clients", 5)))

@@ -30,6 +30,9 @@ def largest_rank(weight_size: int, cost_of_a_rank: int, budget: float) -> int:
         cost_of_a_rank: parameters of an adaptor of rank 1, m + n for a linear layer.
         budget: rho in (0, 1], the adaptor's parameters relative to the weight's.
 
+    Raises:
+        InputError: the budget is out of range.
+
     Source: section 'Parameter-Efficient Adaptors', 'Relative parameter budget'.
 
     Example:

@@ -29,7 +29,7 @@ INTEGERS = (
 
 
 def builder(model: nn.Module | Callable[[], nn.Module]) -> Callable[[], nn.Module]:
-    """What builds the model: one that is there already is copied."""
+    """What builds the model, or InputError: one that is there already is copied."""
     require(
         callable(model), f"model is {model!r}; give a network, or a function of no arguments that builds one"
     )
@@ -57,7 +57,7 @@ def read_arrays(images_name: str, images: Array, labels_name: str, labels: Array
 
 
 def as_tensor(name: str, array: Array) -> Tensor:
-    """A copy, which later changes of the array leave alone."""
+    """A copy, which later changes of the array leave alone, or InputError."""
     if isinstance(array, Tensor):
         require(
             array.layout == torch.strided,
@@ -125,7 +125,7 @@ def check_model(model: nn.Module, inputs: Tensor) -> None:
 def split_rows(
     num_samples: int, test_fraction: float, generator: torch.Generator, told: str
 ) -> tuple[Tensor, Tensor]:
-    """Rows to train on and rows to test on, chosen at random, at least one on either side."""
+    """Rows to train on and rows to test on, at random, at least one on either side, or InputError."""
     num_test = round(test_fraction * num_samples) if 0 < test_fraction < 1 else 0
     require(
         0 < num_test < num_samples,
