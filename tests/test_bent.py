@@ -219,6 +219,17 @@ def test_a_layer_that_vmap_does_not_know_is_told_with_the_way_out() -> None:
     assert len(train(task, methods.FedAvg(task.model), engine="loop").history.rounds) == 2
 
 
+class DropsAlways(nn.Linear):
+    def forward(self, inputs: Tensor) -> Tensor:
+        return super().forward(nn.functional.dropout(inputs, 0.5))
+
+
+def test_dropout_that_does_not_stop_in_evaluation_is_told() -> None:
+    task = two_clients(lambda: DropsAlways(5, 2))
+    with pytest.raises(InputError, match=r"DropsAlways draws random numbers in evaluation.*self\.training"):
+        train(task, methods.FedAvg(task.model))
+
+
 def test_bytes_become_the_model_s_floats() -> None:
     images = np.random.default_rng(0).integers(0, 256, (20, 1, 4, 4), dtype=np.uint8)
     labels = np.arange(20, dtype=np.uint16) % 2

@@ -39,6 +39,13 @@ def under_vmap(model: nn.Module) -> Iterator[None]:
                 f"{type(model).__name__} looks at the numbers in its inputs, with an `if` or with .item(), "
                 "and cannot run for many clients at once: use torch.where in its place, or engine='loop'"
             ) from error
+        # only in evaluation: clients in training may draw
+        if told.startswith("vmap: called random operation"):
+            raise InputError(
+                f"{type(model).__name__} draws random numbers in evaluation, so that its answers change from "
+                "call to call: write functional.dropout(x, p, training=self.training), say, or use "
+                "engine='loop' if it should"
+            ) from error
         raise InputError(
             f"{type(model).__name__} cannot run for many clients at once, use engine='loop': torch.vmap says "
             f"{told.splitlines()[0]!r}"
