@@ -19,6 +19,9 @@ PLACE = chapters.repository()
 # An asterisk or a bar is one, as in the shape (C, *S) and the norm ||w||; the package has no *emphasis*.
 # And a letter that is all there is, such as "num_clients: K.", begins no list with the items A., B., ...
 MARKUP = re.compile(r"[*|]|(^|(?<=: ))[A-Z](?=\.$)")
+# Napoleon takes words before a colon for a type, in the first line of a property or under "Returns:".
+# The package's types are in its annotations: such a colon is hidden from it, and comes back afterwards.
+HIDDEN_COLON = "\N{RATIO}"
 # What signatures call numpy's type of anything that becomes an array: a line for each of its cases.
 ARRAY_LIKE = stringify_annotation(npt.ArrayLike, "smart")
 
@@ -32,6 +35,18 @@ def keep_plain(app: Sphinx, what: str, name: str, thing: object, options: object
             lines[number] = MARKUP.sub(r"\\\g<0>", line)
 
 
+def hide_colons(app: Sphinx, what: str, name: str, thing: object, options: object, lines: list[str]) -> None:
+    """So that a sentence with a colon stays one, where napoleon would look for a type."""
+    for number, (before, line) in enumerate(zip(["", *lines], tuple(lines), strict=False)):
+        if before == "Returns:" or (what == "property" and number == 0):
+            lines[number] = line.replace(":", HIDDEN_COLON)
+
+
+def show_colons(app: Sphinx, what: str, name: str, thing: object, options: object, lines: list[str]) -> None:
+    """The same colons once more."""
+    lines[:] = [line.replace(HIDDEN_COLON, ":") for line in lines]
+
+
 def shorten(
     app: Sphinx,
     what: str,
@@ -41,9 +56,9 @@ def shorten(
     signature: str | None,
     returns: str | None,
 ) -> tuple[str | None, str | None]:
-    """Defaults that are no Python, such as <factory>, would keep Sphinx from reading the signature."""
+    """Sphinx cannot read a signature with a default that is no Python: <factory>, <function f>."""
     if signature is not None:
-        signature = re.sub(r"<\w+>", "...", signature).replace(ARRAY_LIKE, "~numpy.typing.ArrayLike")
+        signature = re.sub(r"<\w[\w .]*>", "...", signature).replace(ARRAY_LIKE, "~numpy.typing.ArrayLike")
     return signature, returns
 
 
@@ -85,4 +100,6 @@ def setup(app: Sphinx) -> dict[str, bool]:
     app.connect("html-page-context", lists_of_parameters)
     app.connect("autodoc-process-signature", shorten)
     app.connect("autodoc-process-docstring", keep_plain, priority=400)  # before napoleon's
+    app.connect("autodoc-process-docstring", hide_colons, priority=400)
+    app.connect("autodoc-process-docstring", show_colons, priority=600)  # after it
     return {"parallel_read_safe": True, "parallel_write_safe": True}

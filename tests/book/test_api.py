@@ -152,7 +152,23 @@ def test_shapes_and_norms_are_no_markup_and_examples_are_code() -> None:
     ]
 
 
-def test_signatures_are_python_and_short() -> None:
-    given = f"(x: {docstrings.ARRAY_LIKE} = <factory>)"
+@pytest.mark.parametrize(
+    ("what", "lines"),
+    [
+        ("property", ["The mean at the end: accuracy in per cent.", "", "None where it diverged."]),
+        ("function", ["The runs.", "", "Returns:", "    One row a round: task, row, seed."]),
+    ],
+)
+def test_a_sentence_with_a_colon_is_no_type(what: str, lines: list[str]) -> None:
+    given = list(lines)
+    docstrings.hide_colons(None, what, "", None, None, lines)  # type: ignore[arg-type]
+    assert [line for line in lines if ":" in line] == [line for line in given if line == "Returns:"]
+    docstrings.show_colons(None, what, "", None, None, lines)  # type: ignore[arg-type]
+    assert lines == given
+
+
+@pytest.mark.parametrize("default", ["<factory>", "<function cross_entropy>"])
+def test_signatures_are_python_and_short(default: str) -> None:
+    given = f"(x: {docstrings.ARRAY_LIKE} = {default})"
     short, _ = docstrings.shorten(*[None] * 5, given, None)  # type: ignore[call-arg,arg-type]
     assert short == "(x: ~numpy.typing.ArrayLike = ...)"
