@@ -186,16 +186,29 @@ def test_right_answers_get_all_points_and_wrong_ones_none(tmp_path: Path) -> Non
     assert points == {"right": (2, 2), "empty": (0, 2), "wrong": (0, 2)}
 
 
+def minutes_of_reading(notebook: NotebookNode) -> int:
+    """By the rule of the page for lecturers: 100 words or 20 lines of shown code a minute."""
+    words = lines = 0
+    inside = False
+    for cell in notebook.cells:
+        if cell.cell_type == "markdown":
+            inside = "\n## Summary" not in cell.source and (inside or "## Exercises" in cell.source)
+        if not inside and cell.cell_type == "markdown":
+            # a formula is read like a word
+            words += len(re.sub(r"\$+[^$]*\$+", " x ", cell.source).split())
+        elif not inside and not {"hide-input", "remove-cell"} & set(cell.metadata.get("tags", [])):
+            lines += len(cell.source.splitlines())
+    return 5 * round((words / 100 + lines / 20) / 5)
+
+
 def test_the_page_for_lecturers_says_what_is_there() -> None:
     page = (chapters.BOOK / "lecturers.md").read_text(encoding="utf-8")
-    minutes = {name: int(number) for name, number in re.findall(r"^\| ([\w-]+) \| (\d+) \|$", page, re.M)}
-    heads = {
-        path.stem: nbformat.read(path, as_version=4).cells[0].source for path in coursework.assignments()
-    }
-    said = {
-        name: re.findall(r"exercises\s+take\s+about\s+(\d+)\s+minutes", head) for name, head in heads.items()
-    }
-    assert minutes == {name: int(found[0]) for name, found in said.items()}
+    told = {name: int(number) for name, number in re.findall(r"^\| ([\w-]+) \| (\d+) \|$", page, re.M)}
+    read = {path.stem: nbformat.read(path, as_version=4) for path in coursework.assignments()}
+    assert told == {name: minutes_of_reading(notebook) for name, notebook in read.items()}
+    for name, notebook in read.items():
+        (said,) = re.findall(r"Reading\s+takes\s+about\s+(\d+)\s+minutes", notebook.cells[0].source)
+        assert int(said) == told[name], name
     for name in re.findall(r"floral_lite/\S+\.py", page):
         assert (chapters.ROOT / name).exists(), name
     targets = re.findall(r"^([a-z-]+):", (chapters.ROOT / "Makefile").read_text(encoding="utf-8"), re.M)
