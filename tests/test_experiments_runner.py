@@ -146,20 +146,39 @@ def test_an_interrupted_cell_goes_on_from_its_checkpoint(
     assert numbers(tmp_path) == numbers(quiet)
 
 
-def test_a_checkpoint_of_another_configuration_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def interrupted(cell: Cell, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave a checkpoint after the first round."""
+
     def interrupt(self: Progress, some: Sequence[Cell], federations: Sequence[Any]) -> None:
         raise KeyboardInterrupt
 
-    cell = few(["fedavg"])[0]
     with monkeypatch.context() as patched:
         patched.setattr(Progress, "show", interrupt)
         with pytest.raises(KeyboardInterrupt):
-            fill([cell], tmp_path, device="cpu")
+            fill([cell], folder, device="cpu")
+
+
+def test_a_checkpoint_of_another_configuration_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cell = few(["fedavg"])[0]
+    interrupted(cell, tmp_path, monkeypatch)
     other = replace(cell, row=replace(cell.row, changes={"learning_rate": 0.2}))
     with pytest.raises(InputError, match=r"learning_rate is 0\.2.*fedavg.seed-1: remove them to start anew"):
         fill([other], tmp_path, device="cpu")
+
+
+def test_of_what_is_not_the_checkpoints_fault_nobody_is_told_to_remove_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise InputError("round 2 does not fit into the memory")
+
+    cell = few(["fedavg"])[0]
+    interrupted(cell, tmp_path, monkeypatch)
+    monkeypatch.setattr("floral_lite.federation.engine.federated_round", full)
+    with pytest.raises(InputError, match=r"^round 2 does not fit into the memory$"):
+        fill([cell], tmp_path, device="cpu")
 
 
 def test_seeds_trained_together_come_to_what_each_comes_to_alone(quiet: Path, tmp_path: Path) -> None:

@@ -11,8 +11,9 @@ import torch
 from filelock import FileLock, Timeout
 
 from ..devices import find_device
-from ..errors import DivergenceError, InputError
+from ..errors import DivergenceError
 from ..federation import Federation, History, Run, load_checkpoint, save_checkpoint, stacked_rounds
+from ..federation.begin import OtherRun
 from .cells import Cell, against_true_clusters, make_runs
 from .progress import Progress
 from .provenance import provenance
@@ -158,11 +159,9 @@ def train(
     except KeyboardInterrupt:
         save(cells, federations, folder)
         raise
-    except InputError as error:
-        if not resumed:
-            raise
+    except OtherRun as error:
         where = ", ".join(str(checkpoints(cell, folder)) for cell in cells)
-        raise InputError(f"{error} (its checkpoints are in {where}: remove them to start anew)") from None
+        raise OtherRun(f"{error} (its checkpoints are in {where}: remove them to start anew)") from None
     except DivergenceError as error:
         if len(cells) > 1:  # one of them did, and does not say which: each goes on alone
             for index, (cell, run) in enumerate(zip(cells, runs, strict=True)):

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import torch
 
-from ..errors import require
+from ..errors import InputError, require
 from ..methods import Method
 from ..roles import Roles
 from .asking import ask, asked_rounds
@@ -63,14 +63,12 @@ def begin(runs: Sequence[Run], settings: Settings, device: torch.device, engine:
     return Begun(runs, federations, asked, answers)
 
 
-def go_on(
-    fresh: Sequence[Federation], resumed: Sequence[Federation], settings: Settings, device: torch.device
-) -> list[Federation]:
-    """The interrupted runs, on the device, with the configuration of the fresh ones.
+class OtherRun(InputError):
+    """What was to be resumed is of another run than what is to be trained."""
 
-    Raises:
-        InputError: they are of other runs than these, or longer, or stand at different rounds.
-    """
+
+def check_resumed(fresh: Sequence[Federation], resumed: Sequence[Federation], settings: Settings) -> None:
+    """Raise InputError where interrupted runs are of others than the fresh ones, longer, or at two rounds."""
     require(
         len(resumed) == len(fresh),
         f"the run to be resumed has {len(resumed)} seeds, and {len(fresh)} were given: give as many",
@@ -97,6 +95,21 @@ def go_on(
             f"rounds is {settings.rounds}, which the run to be resumed has done, and it was not evaluated "
             "there: give more rounds",
         )
+
+
+def go_on(
+    fresh: Sequence[Federation], resumed: Sequence[Federation], settings: Settings, device: torch.device
+) -> list[Federation]:
+    """The interrupted runs, on the device, with the configuration of the fresh ones.
+
+    Raises:
+        OtherRun: an InputError; see `check_resumed`.
+    """
+    try:
+        check_resumed(fresh, resumed, settings)
+    except InputError as error:
+        raise OtherRun(str(error)) from None
+    for old, new in zip(resumed, fresh, strict=True):
         new.history.rounds.extend(old.history.rounds)
     return [
         Federation(
