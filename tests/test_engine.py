@@ -630,6 +630,13 @@ def test_batch_norms_are_not_computed_in_bfloat16() -> None:
         train(task, floral(task))
 
 
+@pytest.mark.parametrize("precision", ["tf32", "bfloat16"])
+def test_rounder_products_are_refused_where_they_would_be_the_same(precision: str) -> None:
+    task = task_of("mlp", precision=precision)
+    with pytest.raises(InputError, match=rf"precision is '{precision}', but the model is in double"):
+        train(task, floral(task))
+
+
 def single(task: Task) -> Task:
     """The same task in single precision."""
 

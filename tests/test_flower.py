@@ -134,15 +134,19 @@ def test_the_run_is_that_of_the_engine(name: str, tmp_path: Path) -> None:
     assert any(not torch.equal(*pair) for pair in zip(first.tensors(), flown.state.tensors(), strict=True))
 
 
-@pytest.mark.parametrize("name", ["fedavg", "local-adaptor", "ensemble", "floral"])
-def test_in_single_precision_the_paper_s_methods_come_to_the_same(name: str, tmp_path: Path) -> None:
-    task = a_task()
-    task = replace(
+def single(task: Task) -> Task:
+    """The same task in single precision."""
+    return replace(
         task,
         model=task.model.float(),
         train=[Shard(shard.inputs.float(), shard.targets) for shard in task.train],
         test=[Shard(shard.inputs.float(), shard.targets) for shard in task.test],
     )
+
+
+@pytest.mark.parametrize("name", ["fedavg", "local-adaptor", "ensemble", "floral"])
+def test_in_single_precision_the_paper_s_methods_come_to_the_same(name: str, tmp_path: Path) -> None:
+    task = single(a_task())
     method = make(name, task)
     assert_same(Flown(task, method, tmp_path).federation, train(task, method, seed=SEED), tolerance=3e-5)
 
@@ -348,7 +352,7 @@ def test_a_client_is_tested_as_exactly_as_in_the_engines(
 
     monkeypatch.setattr("floral_lite.flower.client.arithmetic", arithmetic)
     monkeypatch.setattr("floral_lite.flower.client.evaluate", tested)
-    task = a_task(rounds=1, precision="tf32")
+    task = single(a_task(rounds=1, precision="tf32"))
     Flown(task, make("fedavg", task), tmp_path)
     assert seen == [["float32"]] * task.num_clients
 

@@ -98,6 +98,11 @@ def initial_state(run: Run, settings: Settings, device: torch.device) -> Roles:
         "precision is 'bfloat16', but the model has batch norms, which torch does not compute in it for many "
         "clients at once: use 'tf32' or 'float32'",
     )
+    require(
+        settings.precision == "float32" or all(tensor.dtype != torch.float64 for tensor in state.tensors()),
+        f"precision is {settings.precision!r}, but the model is in double precision, whose products torch "
+        "rounds no further: use a model and data in torch.float32, or leave it 'float32'",
+    )
     if settings.statistics == "averaged":
         state = state._replace(shared=state.shared | statistics)
     else:

@@ -32,7 +32,8 @@ class Settings:
         statistics: batch norms' running statistics stay with each client ("local") or are averaged
             like shared parameters ("averaged").
         precision: of products and convolutions in training: "float32" is the model's own; "tf32" (on
-            newer NVIDIA GPUs) and "bfloat16" are faster and rounder.
+            newer NVIDIA GPUs, and nothing elsewhere) and "bfloat16" are faster and rounder. A run refuses
+            both for a model in float64.
         stateful: clients keep their private parameters between rounds; if False they
             start every round from the first ones (the router from uniform), and what they
             learned last is used for evaluation only.
