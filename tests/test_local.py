@@ -328,6 +328,20 @@ def test_one_hot_routers_stay_and_adaptors_of_other_clusters_do_not_move(ragged_
         assert moved == [False, False, True]
 
 
+def test_a_model_drops_in_training_and_not_in_the_test_whatever_mode_it_is_in() -> None:
+    task = scalar_task((1.0, 3.0))
+    layer = nn.Linear(1, 1, bias=False)
+    nn.init.ones_(layer.weight)
+    task = replace(task, model=nn.Sequential(nn.Dropout(1.0), layer))
+    method = FedAvg(task.model)
+    client = method.initialise(task.clusters, 0).of_client(0)
+    for in_training in (True, False):
+        task.model.train(in_training)
+        assert evaluate(task, method, client, task.test[0]).loss == 4  # (1 - 3)^2
+        task.model.train(in_training)
+        assert trained(task, method, client)[1] == 9  # (0 - 3)^2
+
+
 def test_a_regression_task_has_no_accuracy() -> None:
     task = scalar_task((1.0, 3.0), (1.0, 1.0))
     method = FedAvg(task.model)

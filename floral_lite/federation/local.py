@@ -24,7 +24,7 @@ def local_training(
     """A client's epochs of simultaneous gradient steps on router, base and adaptors.
 
     Args:
-        task: gives the model and the loss.
+        task: gives the model, which is put into training mode, and the loss.
         method: says how the client's model comes out of its parameters.
         client: the parameters that the client starts from.
         index: which client it is, in [0, K): whose training data.
@@ -32,7 +32,7 @@ def local_training(
         draws: the batches, and everything else that is random.
 
     Returns:
-        The trained parameters, and the training loss, mean over the steps.
+        The trained parameters, and the training loss, mean over the steps. What was given stays as it was.
 
     Source: section 'Algorithm', 'Simple FLoRAL Averaging', the inner loop.
     """
@@ -41,6 +41,7 @@ def local_training(
     draws = Draws(*(None if drawn is None else drawn.to(shard.inputs.device) for drawn in draws))  # type: ignore[arg-type]
     augmented = [] if draws.augment is None else batches(draws.augment, settings.batch_size)
     client = start = method.begin(client, candidate_losses(task, method, client, shard))
+    task.model.train()
     velocity = client.map(torch.zeros_like)
     for step, rows in enumerate(batches(draws.order, settings.batch_size)):
         batch = Shard(shard.inputs[rows], shard.targets[rows])
@@ -107,7 +108,6 @@ def candidate_losses(task: Task, method: Method, client: Roles, shard: Shard) ->
         return None
     task.model.eval()
     outputs, _ = run(task.model, method, client, candidates, shard.inputs)
-    task.model.train()
     return torch.stack([task.loss(output, shard.targets) for output in outputs])
 
 
@@ -175,7 +175,11 @@ class Score(NamedTuple):
 
 @torch.no_grad()
 def evaluate(task: Task, method: Method, client: Roles, shard: Shard) -> Score:
-    """The loss and accuracy (in [0, 1]) of one client's personal model on a shard."""
+    """The loss and accuracy (in [0, 1]) of one client's personal model on a shard, in evaluation mode.
+
+    The task's model is then left in that mode.
+    """
+    task.model.eval()
     all_outputs, _ = run(task.model, method, client, method.networks(client), shard.inputs)
     outputs = method.predict(client, all_outputs, task.is_classification)
     loss = float(task.loss(outputs, shard.targets))

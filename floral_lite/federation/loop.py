@@ -47,7 +47,6 @@ def federated_round(
 
     Source: section 'Algorithm', 'Simple FLoRAL Averaging'.
     """
-    task.model.train()
     sampled = sample_clients(task.num_clients, settings.participation, stream(seed, "clients", number))
     start = state if settings.stateful else state._replace(private=first.private)
     trained, losses = [], {}
@@ -80,11 +79,9 @@ def evaluate_clients(
     for client in range(task.num_clients):
         own = state.of_client(client)
         if adaptation is not None:
-            task.model.train()
             draws = draw(task, adaptation, size(task.train, client), settings, seed, number + 1, client)
             with torch.enable_grad(), arithmetic(settings.precision):
                 own, _ = local_training(task, adaptation, start.of_client(client), client, settings, draws)
-        task.model.eval()
         scores.append(evaluate(task, method, own, task.test[client]))
     return scores
 

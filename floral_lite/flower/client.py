@@ -69,7 +69,6 @@ class Client:
         """The local steps of a round, with the batches that the engines take."""
         num_samples = size(self.task.train, self.client)
         draws = draw(self.task, method, num_samples, self.settings, self.seed, number, self.client)
-        self.task.model.train()
         with own_generators(self.device, self.seed, number, self.client), arithmetic(self.settings.precision):
             return local_training(self.task, method, start, self.client, self.settings, draws)
 
@@ -113,7 +112,6 @@ class Client:
         own = self.sent._replace(private=kept)
         if self.method.adaptation is not None:
             own, _ = self.trained(self.start(kept), self.method.adaptation, self.number + 1)
-        self.task.model.eval()
         shard = self.task.test[self.client]
         with own_generators(self.device, self.seed, self.number + 1, self.client), arithmetic("float32"):
             score = evaluate(self.task, self.method, own, shard)
