@@ -636,6 +636,15 @@ def test_what_is_no_task_is_refused(ragged_task: Task) -> None:
         train("digits-rotate", methods.FedAvg(ragged_task.model))  # type: ignore[arg-type]
 
 
+def test_what_is_no_list_of_runs_is_refused(ragged_task: Task) -> None:
+    one = Run(ragged_task, methods.FedAvg(ragged_task.model))
+    for runs in (one, [tuple(one)]):
+        with pytest.raises(
+            InputError, match=r"^runs has .*; it must be a list of Run\(task, method, seed\)$"
+        ):
+            train_runs(runs, ragged_task.settings)  # type: ignore[arg-type]
+
+
 def test_numpys_integers_and_a_device_of_torch_are_taken(ragged_task: Task, tmp_path: Path) -> None:
     method = methods.FedAvg(ragged_task.model)
     device = torch.device("cpu")

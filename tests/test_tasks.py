@@ -553,6 +553,25 @@ def test_a_task_of_ones_own() -> None:
             None,
             "client 0 has train targets from -1 to -1",
         ),
+        (
+            [tuple(shard())] * 2,
+            [shard()] * 2,
+            None,
+            "client 0's train data are a tuple.*a Shard of two tensors",
+        ),
+        (
+            [shard()] * 2,
+            [shard(), Shard(shard().inputs.numpy(), shard().targets)],
+            None,
+            "client 1's test data are a Shard; they must be a Shard of two tensors",
+        ),
+        (
+            [Shard(shard().inputs.double(), shard().targets)],
+            [shard()],
+            None,
+            r"the model cannot be run on inputs of shape \(1, 2\) and torch.float64 .*Double",
+        ),
+        ([Shard(torch.ones(4, 3), shard().targets)], [shard()], None, r"inputs of shape \(1, 3\) and .*1x3"),
     ],
     ids=[
         "no-train",
@@ -564,6 +583,10 @@ def test_a_task_of_ones_own() -> None:
         "train-label",
         "test-label",
         "negative-label",
+        "tuple",
+        "arrays",
+        "type",
+        "shape",
     ],
 )
 def test_data_that_mean_nothing_are_refused(
@@ -577,11 +600,17 @@ def test_a_task_is_told_in_a_line() -> None:
     assert repr(tasks.load("digits-rotate")) == "Task(digits-rotate, 20 clients, 4 clusters)"
 
 
-@pytest.mark.parametrize("clusters", [[-1, 1], [0.0, 1.0], [[0], [1]]])
-def test_clusters_that_are_no_numbers_of_clusters_are_refused(clusters: list[Any]) -> None:
+@pytest.mark.parametrize(
+    "clusters",
+    [torch.tensor([-1, 1]), torch.tensor([0.0, 1.0]), torch.tensor([[0], [1]]), [0, 1], np.array([0, 1])],
+    ids=["negative", "floats", "table", "list", "array"],
+)
+def test_clusters_that_are_no_numbers_of_clusters_are_refused(clusters: Any) -> None:
     whole = task([shard(), shard()], [shard(), shard()])
-    with pytest.raises(InputError, match=r"clusters are .*give each client's as an integer from 0 on"):
-        replace(whole, clusters=torch.tensor(clusters))
+    with pytest.raises(
+        InputError, match=r"clusters are .*give a tensor of each client's, integers from 0 on"
+    ):
+        replace(whole, clusters=clusters)
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])

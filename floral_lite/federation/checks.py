@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import disable_saved_tensors_hooks
-from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
+from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.parameter import is_lazy
 
 from ..errors import InputError, require
@@ -18,6 +18,7 @@ from ..methods import ROUTER
 from ..roles import is_statistic
 from .clients import known, size
 from .pool import Pool
+from .shards import Shard
 
 if TYPE_CHECKING:
     from .task import Task
@@ -37,6 +38,13 @@ def check_clients(task: Task) -> None:
     )
     for split, shards in (("train", task.train), ("test", task.test)):
         for client in known(shards):
+            shard: object = None if isinstance(shards, Pool) else shards[client]
+            require(
+                isinstance(shards, Pool)
+                or (isinstance(shard, Shard) and all(isinstance(tensor, Tensor) for tensor in shard)),
+                f"client {client}'s {split} data are a {type(shard).__name__}; they must be a Shard of two "
+                "tensors, Shard(inputs, targets)",
+            )
             require(
                 size(shards, client) > 0,
                 f"client {client} has no {split} data; give every client at least one sample, "
@@ -47,10 +55,14 @@ def check_clients(task: Task) -> None:
                 f"client {client} has {len(shards[client])} {split} inputs and "
                 f"{len(shards[client].targets)} targets; each input needs one",
             )
+    clusters: object = task.clusters
     require(
-        task.clusters.dim() == 1 and not task.clusters.is_floating_point() and int(task.clusters.min()) >= 0,
-        f"clusters are {task.clusters[:3].tolist()}...; give each client's as an integer from 0 on, 0 for "
-        "all if they are not known",
+        isinstance(clusters, Tensor)
+        and clusters.dim() == 1
+        and not clusters.is_floating_point()
+        and int(clusters.min()) >= 0,
+        f"clusters are {shorten(repr(clusters), 60)}; give a tensor of each client's, integers from 0 on, 0 "
+        "for all if they are not known",
     )
 
 
@@ -138,6 +150,21 @@ def check_training(task: Task) -> None:
         )
 
 
+def tested_outputs(task: Task, num_samples: int) -> Tensor:
+    """What the model makes of the first client's first samples in evaluation; InputError if it cannot."""
+    inputs = task.train[0].inputs[:num_samples]
+    try:
+        with torch.no_grad():
+            outputs: Tensor = copy.deepcopy(task.model).eval()(inputs.clone())
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        raise InputError(
+            f"the model cannot be run on inputs of shape {tuple(inputs.shape)} and {inputs.dtype} "
+            f"({shorten(str(error), 200)}): give inputs or a model that fit each other"
+        ) from error
+    check_outputs(outputs)
+    return outputs
+
+
 def check_outputs(outputs: object) -> None:
     """A model returns one tensor, in training as in evaluation."""
     require(
@@ -155,10 +182,7 @@ def check_targets(task: Task, of_labels: bool, numbers: bool) -> None:
         of_labels: whether its loss is known to be of one label for each sample,
         numbers: or of as many numbers as there are outputs.
     """
-    model = copy.deepcopy(task.model).eval()
-    with torch.no_grad():
-        outputs = model(task.train[0].inputs[:1].clone())
-    check_outputs(outputs)
+    outputs = tested_outputs(task, 1)
     require(
         not of_labels or outputs.dim() == 2,
         f"the model's outputs have shape {tuple(outputs.shape)}, and this loss is of one label for each "
@@ -196,9 +220,8 @@ def check_targets(task: Task, of_labels: bool, numbers: bool) -> None:
 
 def check_loss(task: Task) -> None:
     """A loss is one number for a batch, and no sum: what it returns for the first client's first samples."""
-    inputs, targets = (tensor[:2] for tensor in task.train[0])
+    outputs, targets = tested_outputs(task, 2), task.train[0].targets[:2]
     with torch.no_grad():
-        outputs = copy.deepcopy(task.model).eval()(inputs.clone())
         try:
             loss: object = task.loss(outputs, targets)
         except (RuntimeError, ValueError, TypeError, IndexError) as error:
@@ -220,30 +243,3 @@ def check_loss(task: Task) -> None:
         f"the loss of {len(targets)} samples is twice as large if they are given twice; it must be their "
         "mean, as with reduction='mean', and no sum",
     )
-
-
-def check_batches(task: Task, batch_size: int) -> None:
-    """Refuse a batch of one sample where a batch norm would take the mean over it.
-
-    Args:
-        task: its model and training shards.
-        batch_size: samples a batch; the last batch of an epoch has what is left.
-
-    Raises:
-        InputError: the model's batch norms cannot normalise the last batch of a client.
-    """
-    model = copy.deepcopy(task.model).eval()
-    norms = [module.train() for module in model.modules() if isinstance(module, _BatchNorm)]
-    for client in known(task.train) if norms else ():
-        num_samples = size(task.train, client)
-        if (num_samples - 1) % batch_size == 0:
-            try:
-                with torch.no_grad():
-                    model(task.train[client].inputs[:1].clone())
-            except ValueError as error:  # an image has many pixels a channel, and raises nothing
-                raise InputError(
-                    f"batch_size is {batch_size}, and client {client} has {num_samples} training "
-                    "samples: its last batch has one, over which a batch norm has no variance; choose "
-                    "another batch_size"
-                ) from error
-            return

@@ -1,16 +1,18 @@
 """What one seed of a configuration trains, and the state that it starts from."""
 
+import copy
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import torch
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
-from ..errors import require
+from ..errors import InputError, require
 from ..methods import Method
 from ..methods.base import trainable
 from ..roles import Roles, is_statistic
-from .checks import check_batches
+from .clients import known, size
 from .forward import running_statistics
 from .history import History
 from .server import Moments
@@ -56,7 +58,8 @@ class Federation(NamedTuple):
 
 def check_run(run: Run) -> None:
     """Raise InputError where a name, or a class, stands for a task or a method, or they are of two models."""
-    task, method = run.task, run.method
+    require(isinstance(run, Run), f"runs has {run!r}; it must be a list of Run(task, method, seed)")
+    task, method, _ = run
     require(
         isinstance(task, Task),
         f"the task is {task!r}; it must be a Task, such as tasks.load('digits-rotate') gives",
@@ -110,6 +113,33 @@ def initial_state(run: Run, settings: Settings, device: torch.device) -> Roles:
         own = {name: tensor.expand(num_clients, *tensor.shape) for name, tensor in statistics.items()}
         state = state._replace(private=state.private | own)
     return state.map(lambda tensor: tensor.detach().to(device).clone())
+
+
+def check_batches(task: Task, batch_size: int) -> None:
+    """Refuse a batch of one sample where a batch norm would take the mean over it.
+
+    Args:
+        task: its model and training shards.
+        batch_size: samples a batch; the last batch of an epoch has what is left.
+
+    Raises:
+        InputError: the model's batch norms cannot normalise the last batch of a client.
+    """
+    model = copy.deepcopy(task.model).eval()
+    norms = [module.train() for module in model.modules() if isinstance(module, _BatchNorm)]
+    for client in known(task.train) if norms else ():
+        num_samples = size(task.train, client)
+        if (num_samples - 1) % batch_size == 0:
+            try:
+                with torch.no_grad():
+                    model(task.train[client].inputs[:1].clone())
+            except ValueError as error:  # an image has many pixels a channel, and raises nothing
+                raise InputError(
+                    f"batch_size is {batch_size}, and client {client} has {num_samples} training "
+                    "samples: its last batch has one, over which a batch norm has no variance; choose "
+                    "another batch_size"
+                ) from error
+            return
 
 
 def check_roles(method: Method, state: Roles, task: Task) -> None:

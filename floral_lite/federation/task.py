@@ -56,8 +56,9 @@ class Task:
             before its transform; None for nothing.
 
     Raises:
-        InputError: a client is without data, lengths differ, a target is out of range or of another shape
-            than the outputs, or the model has a layer under two names, a batch norm without momentum, a
+        InputError: a client is without data or has NaN in them, lengths differ, shards or clusters are no
+            tensors, a target is out of range or of another shape than the outputs, or the model cannot be run
+            on the inputs, or has a layer under two names, a batch norm without momentum, a
             lazy layer, an embedding with a largest norm, sparse or scaled gradients, a complex parameter, one
             called as routers or statistics are, activation checkpointing, a buffer of its own that training
             moves, or outputs that are no tensor; or the loss is not one number, or a sum.
