@@ -18,7 +18,7 @@ def joint_probability(mixture: Tensor, num_samples: Tensor) -> Tensor:
 
     Args:
         mixture: pi, shape (K, C), rows on the simplex.
-        num_samples: N^k >= 0, shape (K,).
+        num_samples: N^k >= 0, not all 0, shape (K,).
 
     Returns:
         Shape (K, C), sums to 1.

@@ -107,7 +107,7 @@ class History:
         """Write the history as JSON, completely or not at all.
 
         Args:
-            path: of the file.
+            path: of the file; folders on the way to it are made.
             replace: write over a file that is there.
 
         Raises:
@@ -127,6 +127,7 @@ class History:
 
         Raises:
             InputError: the file is damaged, or something else.
+            FileNotFoundError: there is none.
         """
         try:
             content = json.loads(Path(path).read_text())

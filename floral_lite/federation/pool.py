@@ -108,7 +108,7 @@ class Pool(MadeShards):
             changes: how they are augmented before they are transformed; the transform then gets floats.
 
         Returns:
-            Inputs (k, B, ...), floats, and targets (k, B, ...).
+            Inputs (k, B, ...), bytes as floats, and targets (k, B, ...).
         """
         # the clients of a cluster side by side
         order = sorted(range(len(clients)), key=lambda place: self.clusters[clients[place]])

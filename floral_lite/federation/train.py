@@ -32,19 +32,23 @@ def train(
     Args:
         task: the clients' data, the model and the loss.
         method: who shares what, made on the task's model.
-        seed: of the adaptors, the sampled clients and the batches.
+        seed: of the adaptors, the sampled clients and the batches, >= 0; the same one gives the same numbers.
         device: "cpu", "cuda", "mps" or "auto", or a torch.device.
         engine: "fast", or "loop" for Algorithm 1 as it is read, client by client.
         max_memory: bytes that the fast engine may take for clients in training; None for what
             suits the device.
-        on_round: called after every round with what there is so far.
+        on_round: called after every round with what there is so far; at a checkpoint that the run goes on
+            from, too.
         checkpoints: a folder; the run goes on from the newest checkpoint there, and leaves its own.
-        checkpoint_every: rounds between two checkpoints, >= 1.
+        checkpoint_every: rounds between two checkpoints, >= 1; the first and the last round have one anyway.
         changes: settings that differ from the task's own, such as rounds=20.
 
+    Returns:
+        The history and the parameters after the last round. The task, its model too, stays as it was.
+
     Raises:
-        InputError: the task or the method is none, a setting is out of range or unknown, the device is not
-            there, or the checkpoints are of another run.
+        InputError: the task or the method is none, another argument or a setting is out of range or unknown,
+            the device is not there, or the checkpoints are of another run, damaged, or cannot be written.
         DivergenceError: a client's loss is not a finite number.
 
     Example:
@@ -88,12 +92,15 @@ def train_runs(
         device: see `train`, as for the next two.
         engine: "fast" or "loop".
         max_memory: bytes for clients in training.
-        on_round: called after every round with what there is so far, one Federation a run.
+        on_round: see `train`; called with a list, one Federation a run.
         checkpoints: a folder, see `train`.
         checkpoint_every: rounds between two checkpoints, >= 1.
 
+    Returns:
+        What `train` returns for each, in the order of the runs.
+
     Raises:
-        InputError, DivergenceError: as in `train`.
+        InputError, DivergenceError: as in `train`; or the runs differ in more than data and seeds.
 
     Example:
         >>> from floral_lite import methods, tasks
