@@ -45,6 +45,6 @@ def check_seed(seed: int) -> None:
 def check_num_seeds(seeds: int) -> None:
     """Raise InputError unless `seeds` can be how many seeds to run."""
     require(
-        1 <= seeds <= MOST_SEEDS,
+        1 <= whole_number("seeds", seeds) <= MOST_SEEDS,
         f"seeds is {seeds}; it is how many seeds to run, 1 to {MOST_SEEDS}, and not a seed itself",
     )

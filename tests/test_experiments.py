@@ -163,6 +163,12 @@ def test_names_that_do_not_exist_are_told_with_those_that_do() -> None:
         experiments.find_table("method")
     with pytest.raises(InputError, match=r"no row of the table methods is called 'fedavgg'.*'fedavg'"):
         experiments.cells(METHODS, rows=["fedavgg"])
+    with pytest.raises(InputError, match=r"rows is 'fedavg'; name at least one, in a list"):
+        experiments.cells(METHODS, rows="fedavg")
+    with pytest.raises(InputError, match=r"columns is 'mnist-rotate'; name at least one, in a list"):
+        experiments.cells(METHODS, "mnist-rotate")
+    with pytest.raises(InputError, match=r"seeds is 2\.0; it must be a whole number"):
+        experiments.cells(METHODS, seeds=2.0)  # type: ignore[arg-type]
     with pytest.raises(InputError, match=r"no column.*'mnist'.*mnist-rotate"):
         experiments.cells(METHODS, columns=["mnist"])
     with pytest.raises(InputError, match="seeds is 0"):

@@ -86,18 +86,26 @@ def cells(
 
 def chosen_rows(table: Table, names: Sequence[str] | None) -> list[Row]:
     """The rows of those names, in the table's order; all if None."""
-    require(names is None or len(names) > 0, "rows is empty; name at least one, or leave it out for all")
+    check_list("rows", names)
     wanted = table.rows if names is None else [table.row(name) for name in names]
     return [row for row in table.rows if row in wanted]
 
 
 def chosen_columns(table: Table, names: Sequence[str] | None) -> list[Column]:
     """The columns of those names: the table's own, or any other task, for which the paper has no numbers."""
-    require(names is None or len(names) > 0, "columns is empty; name a task, or leave it out for the table's")
+    check_list("columns", names)
     columns = {column.name: column for column in table.columns}
     wanted = list(columns if names is None else dict.fromkeys(names))
     check_names("column (they are the tasks)", wanted, tasks.TASKS)
     return [columns.get(name, Column(name, name)) for name in wanted]
+
+
+def check_list(argument: str, names: Sequence[str] | None) -> None:
+    """Raise InputError unless they are a list with something in it, or left out."""
+    require(
+        names is None or (len(names) > 0 and not isinstance(names, str)),
+        f"{argument} is {names!r}; name at least one, in a list, or leave it out for all of the table's",
+    )
 
 
 def num_clusters(cell: Cell) -> int:

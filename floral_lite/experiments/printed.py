@@ -46,7 +46,7 @@ def latex(filled: Filled) -> str:
 
 
 def escaped(text: str) -> str:
-    """Text in which LaTeX reads no command."""
+    """Text whose per cent signs LaTeX prints; names and labels have no other of its signs."""
     return text.replace("%", r"\%")
 
 

@@ -50,8 +50,8 @@ def fill(
         poll_seconds: between two looks at cells that other processes are running.
 
     Raises:
-        InputError: a result in the folder is of another configuration, the device is not there, or the
-            data are missing.
+        InputError: a result or a checkpoint in the folder is damaged or of another configuration, the device
+            is not there, or the data are missing.
         KeyboardInterrupt: after a checkpoint of what was being run.
     """
     folder = Path(folder)

@@ -180,7 +180,8 @@ def frame(filled: Filled) -> pd.DataFrame:
 
     Returns:
         One line for each row and column: row, column, mean, sd, seeds (how many), status ("done",
-        "partial", "missing" or "diverged"), paper_mean, paper_sd, difference (ours - paper), off.
+        "partial", "missing" or "diverged"), paper_mean, paper_sd, difference (ours - paper), off. Accuracies
+        are in per cent; what is not there is NaN.
     """
     import pandas as pd  # here: it takes longer to load than this whole package
 
