@@ -479,6 +479,7 @@ def test_a_cluster_of_nobody_keeps_its_slice_when_trimmed(tmp_path: Path) -> Non
         ({"trim": 0.6}, r"trim is 0\.6; it must be in \[0, 0\.5\]"),
         ({"clip_norm": 0.0}, "clip_norm is 0"),
         ({"patience": 0}, "patience is 0"),
+        ({"max_samples": 0}, "max_samples is 0"),
         ({"weighted": True, "trim": 0.1}, "only the sums are used"),
     ],
     ids=str,

@@ -49,21 +49,22 @@ class RolesStrategy(Strategy):
             looked at, never the data.
         folder: gets a checkpoint after each round; the run goes on from one that is there.
         min_replies: good replies without which a round changes nothing, from 1 to as many as are sampled.
-        patience: seconds for which a round waits for clients that it wants and that are not connected.
-        max_samples: the largest number of samples that a client is believed to have.
+        patience: seconds, > 0, for which a round waits for clients that it wants and that are not connected.
+        max_samples: the largest number of samples that a client is believed to have, >= 1.
         clip_norm: the largest norm of a client's update, > 0; None for no limit.
         trim: the share of the weight that is left out at either end of each coordinate, in [0, 0.5]; 0.5
             gives the median.
         weighted: clients send parameters multiplied by their weights.
 
     Raises:
-        InputError: an argument is out of range, or asks of sums what needs single replies; or the
-            checkpoint is of another run.
+        InputError: the run's method shares nothing or asks clients first, an argument is out of range or asks
+            of sums what needs single replies, or the checkpoint is of another run.
 
     Attributes:
         history: every round's numbers; rounds without enough good replies have the training loss NaN.
         state: shared and clustered tensors.
-        probability: p(c) of the last round's clients, shape (C,), with which adaptors are centered.
+        probability: p(c) of the last round's clients, shape (C,), with which adaptors are centered; None
+            before there is one.
     """
 
     def __init__(
@@ -87,6 +88,9 @@ class RolesStrategy(Strategy):
             f"it must be 1 to {sampled}",
         )
         require(patience > 0, f"patience is {patience} s; it must be positive")
+        require(
+            max_samples >= 1, f"max_samples is {max_samples}; with less than 1 no reply counts: leave it out"
+        )
         require(clip_norm is None or clip_norm > 0, f"clip_norm is {clip_norm}; it must be positive")
         require(0 <= trim <= 0.5, f"trim is {trim}; it must be in [0, 0.5]: try 0.1, or 0.5 for the median")
         require(
