@@ -1,6 +1,7 @@
 """Every figure function, outside the book: what it draws is what it was given."""
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -68,6 +69,13 @@ def test_curves_know_their_values() -> None:
         plots.curves({"one": history()}, "accuracy")
 
 
+@pytest.mark.parametrize("draw", [plots.curves, plots.accuracy_per_cluster])
+def test_runs_have_labels(draw: Callable[[Any], plots.Picture]) -> None:
+    for runs in (history(), [history()], {}):
+        with pytest.raises(InputError, match=r"histories is .*; give runs by their labels"):
+            draw(runs)
+
+
 def test_curves_are_told_apart_without_colour() -> None:
     lines = plots.curves({"one": history(), "two": history()}).axes[0].lines
     assert len({line.get_linestyle() for line in lines}) == 2
@@ -82,6 +90,9 @@ def test_no_run_is_left_out_however_many_there_are() -> None:
 def test_a_round_without_evaluation_has_no_mixtures_to_draw() -> None:
     with pytest.raises(InputError, match=r"round 2 was not evaluated; there are \[1, 3\]"):
         plots.mixtures(history(), rounds=[1, 2])
+    for rounds in (3, []):
+        with pytest.raises(InputError, match=r"rounds is .*; give a list of .* evaluated, of \[1, 3\]"):
+            plots.mixtures(history(), rounds=rounds)  # type: ignore[arg-type]
 
 
 def test_bars_are_the_means_of_the_clusters() -> None:

@@ -55,16 +55,25 @@ def image_grid(
     return made
 
 
+def check_labelled(histories: object) -> None:
+    """Raise InputError unless they are runs by their labels."""
+    require(
+        isinstance(histories, Mapping) and len(histories) > 0,
+        f"histories is {histories!r}; give runs by their labels, such as {{'FLoRAL': history}}",
+    )
+
+
 def curves(histories: Mapping[str, History], value: str = "test_accuracy") -> Picture:
-    """A number of each run over the rounds.
+    """A number of each run over the rounds; a run that has it nowhere, as a regression no accuracy, no line.
 
     Args:
-        histories: the runs by their label.
+        histories: the runs by their label, one at least.
         value: "test_accuracy" (drawn in per cent), "test_loss", "train_loss" or "mismatch".
 
     Raises:
-        InputError: there is no such value.
+        InputError: there is no such value, or no run.
     """
+    check_labelled(histories)
     check_names("value", [value], VALUES)
     made, ((axis,),) = figure(1, 1, 6.4, 3.4)
     factor = 100 if value == "test_accuracy" else 1
@@ -77,7 +86,15 @@ def curves(histories: Mapping[str, History], value: str = "test_accuracy") -> Pi
 
 
 def accuracy_per_cluster(histories: Mapping[str, History]) -> Picture:
-    """The last accuracy in per cent, the plain mean of each cluster's clients, a bar for each run."""
+    """The last accuracy in per cent, the plain mean of each cluster's clients, a bar for each run.
+
+    Args:
+        histories: the runs by their label, of one task with labels; each was evaluated.
+
+    Raises:
+        InputError: there is no run, or one was not evaluated.
+    """
+    check_labelled(histories)
     made, ((axis,),) = figure(1, 1, 6.4, 3.2)
     means = {
         label: 100 * history.clients().groupby("cluster")["accuracy"].mean()
@@ -101,15 +118,19 @@ def mixtures(
     Args:
         history: a run that was evaluated at least once.
         rounds: evaluated rounds to draw; the last one if None.
-        title: of each matrix, with {round} and {accuracy} in per cent to fill in.
+        title: of each matrix, with {round} and {accuracy} in per cent (NaN of a regression) to fill in.
 
     Raises:
-        InputError: one of the rounds was not evaluated.
+        InputError: rounds is no list, or one of them was not evaluated.
     """
     if rounds is None:
         chosen = [history.last_evaluated]
     else:
         known = {entry.round: entry for entry in history.evaluated}
+        require(
+            not isinstance(rounds, int) and len(rounds) > 0,
+            f"rounds is {rounds!r}; give a list of those that were evaluated, of {sorted(known)}",
+        )
         for number in rounds:
             require(number in known, f"round {number} was not evaluated; there are {sorted(known)}")
         chosen = [known[number] for number in rounds]
@@ -124,7 +145,11 @@ def mixtures(
 
 
 def run_figure(history: History) -> Picture:
-    """One run at a glance: accuracy (or loss) over the rounds, and the mixtures at its end."""
+    """One run at a glance: accuracy (or loss) over the rounds, and the mixtures at its end.
+
+    Raises:
+        InputError: no round was evaluated.
+    """
     last = history.last_evaluated
     accuracy = last.test_accuracy is not None
     series = history.frame()["test_accuracy" if accuracy else "test_loss"].dropna()

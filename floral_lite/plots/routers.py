@@ -122,7 +122,7 @@ def matrix(values: npt.ArrayLike, xlabel: str, ylabel: str, title: str) -> Pictu
     """A small matrix with its numbers in the cells; the least of each row is framed.
 
     Args:
-        values: shape (m, n).
+        values: >= 0, shape (m, n).
         xlabel: what a column is.
         ylabel: what a row is.
         title: of the figure.
