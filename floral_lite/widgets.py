@@ -43,9 +43,10 @@ def slider(
     Raises:
         InputError: `start` is not one of the values.
     """
-    require(start in values, f"start is {start}; it must be one of the values {list(values)}")
+    values = list(values)
+    require(start in values, f"start is {start}; it must be one of the values {values}")
     stops = ipywidgets.SelectionSlider(
-        options=list(values), value=start, description=label, continuous_update=False
+        options=values, value=start, description=label, continuous_update=False
     )
     # by name, and draw may name its parameter as it likes
     drawn = ipywidgets.interactive_output(lambda value: display(draw(value)), {"value": stops})  # type: ignore[no-untyped-call]

@@ -260,6 +260,7 @@ def test_start_is_where_the_page_stands(frame: pd.DataFrame) -> None:
         ),
         ({"sliders": "rank"}, r"sliders is 'rank'; it must be a list of columns, such as \['rank'\]"),
         ({"sliders": []}, r"sliders is \[\]"),
+        ({"band": "low"}, "band is 'low'; it must be two columns"),
         ({"log": "z"}, "log is 'z'; it must be '', 'x', 'y' or 'xy'"),
         ({"log": "x"}, "column 'step' has values of 0 or less, .* leave 'x' out of log"),
         ({"start": {"rank": 3}}, r"start is 3 for 'rank'; it must be one of \[1, 4, 16\]"),

@@ -58,6 +58,11 @@ def test_a_slider_may_tell_each_value_apart(monkeypatch: pytest.MonkeyPatch) -> 
     assert re.findall(r'alt="([^"]*) \(', page) == ["1 squares", "2 squares", "3 squares"]
 
 
+def test_the_stops_may_be_an_array(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(widgets.STATIC_VARIABLE, "1")
+    assert make_page(values=np.array([1, 2, 3])) == make_page()
+
+
 def test_start_must_be_a_stop() -> None:
     with pytest.raises(InputError, match=r"start is 7; it must be one of the values \[1, 2, 3\]"):
         make(start=7)

@@ -39,6 +39,11 @@ def check_columns(explorer: "Explorer") -> None:
         not isinstance(sliders, str) and len(sliders) > 0,
         f"sliders is {sliders!r}; it must be a list of columns, such as ['rank']",
     )
+    band: object = explorer.band
+    require(
+        band is None or (isinstance(band, tuple | list) and len(band) == 2),
+        f"band is {band!r}; it must be two columns, the lower edge and the upper one",
+    )
     require(len(frame) > 0, "the frame has no rows; give it one for each point")
     columns = [explorer.x, *measured(explorer), *grouping(explorer)]
     for column in columns:

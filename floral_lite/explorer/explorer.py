@@ -134,7 +134,7 @@ class Explorer:
         return ipywidgets.VBox([heading, *controls.values(), drawn, about])
 
     def save(self, path: str | Path) -> None:
-        """Write a page that needs no other file, and no kernel."""
+        """Write a page that needs no other file, and no kernel; the folder must be there."""
         Path(path).write_text(page.document(self), encoding="utf-8")
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, object]:
