@@ -639,9 +639,7 @@ def test_what_is_no_task_is_refused(ragged_task: Task) -> None:
 def test_what_is_no_list_of_runs_is_refused(ragged_task: Task) -> None:
     one = Run(ragged_task, methods.FedAvg(ragged_task.model))
     for runs in (one, [tuple(one)]):
-        with pytest.raises(
-            InputError, match=r"^runs has .*; it must be a list of Run\(task, method, seed\)$"
-        ):
+        with pytest.raises(InputError, match=r"^a run is .*; each must be a Run\(task, method, seed\)$"):
             train_runs(runs, ragged_task.settings)  # type: ignore[arg-type]
 
 

@@ -58,7 +58,7 @@ class Federation(NamedTuple):
 
 def check_run(run: Run) -> None:
     """Raise InputError where a name, or a class, stands for a task or a method, or they are of two models."""
-    require(isinstance(run, Run), f"runs has {run!r}; it must be a list of Run(task, method, seed)")
+    require(isinstance(run, Run), f"a run is {run!r}; each must be a Run(task, method, seed)")
     task, method, _ = run
     require(
         isinstance(task, Task),
