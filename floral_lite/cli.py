@@ -78,7 +78,7 @@ def run(
     stateless: Annotated[
         bool, typer.Option("--stateless", help="reset private parameters every round")
     ] = False,
-    evaluate_every: Annotated[int | None, typer.Option(help="rounds between two evaluations")] = None,
+    evaluate_every: Annotated[int | None, typer.Option(help="rounds between two tests; 0: none")] = None,
     setting: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="NAME=VALUE", help="any of the Settings; repeatable"),
@@ -96,7 +96,7 @@ def run(
     checkpoint_every: Annotated[int, typer.Option(help="rounds between two checkpoints")] = 10,
     resume: Annotated[bool, typer.Option("--resume", help="go on with the run in --out")] = False,
 ) -> None:
-    """Train a federation, show its progress, keep its history and a figure."""
+    """Train a federation, show its progress, keep its history and, if it is tested, a figure."""
     require(
         out is not None or not resume,
         "resume is given without out; name the folder of the run that was interrupted: --out DIR --resume",
@@ -243,3 +243,7 @@ def main() -> None:
             f"error: {told}; make room, or name another folder. What was whole before is kept", err=True
         )
         raise SystemExit(1) from None
+
+
+if __name__ == "__main__":
+    main()

@@ -23,7 +23,7 @@ from floral_lite.experiments import figures
 from floral_lite.federation import Round, checkpoint, load_checkpoint
 from floral_lite.methods.routed import Routing
 
-COMMAND = [sys.executable, "-c", "from floral_lite.cli import main; main()"]
+COMMAND = [sys.executable, "-m", "floral_lite.cli"]
 
 
 def call(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
