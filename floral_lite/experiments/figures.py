@@ -77,7 +77,7 @@ def draw(frame: pd.DataFrame, value: str = "test_loss") -> Picture:
 
 
 def save(made: Picture, path: Path) -> None:
-    """Write a figure, whole or not at all; the same figure gives the same file."""
+    """Write a figure, whole or not at all; the same numbers, drawn anew, give the same file."""
     kind, content = path.suffix[1:], BytesIO()
     with mpl.rc_context({"svg.hashsalt": "floral_lite"}):
         undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind)

@@ -39,7 +39,8 @@ class Result:
 
     Attributes:
         configuration: what was asked for, see `cells.configuration`.
-        run: the run's own record of itself: every option of the method, defaults too.
+        run: the run's own record of itself: every option of the method, defaults too. Empty, as are sizes
+            all 0, where it diverged in its first round.
         seed: of the task and of the run.
         status: "done", or "diverged" where the loss stopped being a finite number.
         message: why it diverged.

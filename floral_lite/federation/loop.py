@@ -16,7 +16,7 @@ from .task import Task
 
 
 def num_sampled(num_clients: int, participation: float) -> int:
-    """How many clients take part in a round: a share of all, at least one."""
+    """How many clients take part in a round: a share of all, rounded (a half to even), at least one."""
     return max(1, round(participation * num_clients))
 
 

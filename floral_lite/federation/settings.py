@@ -18,7 +18,7 @@ class Settings:
 
     Args:
         rounds: communication rounds, >= 1.
-        participation: share of the clients sampled in a round, in (0, 1].
+        participation: share of the clients sampled in a round, in (0, 1]; at least one is.
         local_epochs: passes over a client's samples in a round, >= 1.
         batch_size: samples a local step, >= 1; the last, shorter batch of an epoch is used.
         learning_rate: eta of the base and the adaptors, > 0.
@@ -33,7 +33,7 @@ class Settings:
             like shared parameters ("averaged").
         precision: of products and convolutions in training: "float32" is the model's own; "tf32" (on
             newer NVIDIA GPUs, and nothing elsewhere) and "bfloat16" are faster and rounder. A run refuses
-            both for a model in float64.
+            both for a model in float64, and "bfloat16" for one with batch norms.
         stateful: clients keep their private parameters between rounds; if False they
             start every round from the first ones (the router from uniform), and what they
             learned last is used for evaluation only.
