@@ -36,7 +36,7 @@ def train(
         device: "cpu", "cuda", "mps" or "auto", or a torch.device.
         engine: "fast", or "loop" for Algorithm 1 as it is read, client by client.
         max_memory: bytes that the fast engine may take for clients in training; None for what
-            suits the device.
+            suits the device. Another number rounds the last digits otherwise.
         on_round: called after every round with what there is so far; at a checkpoint that the run goes on
             from, too.
         checkpoints: a folder; the run goes on from the newest checkpoint there, and leaves its own.
