@@ -28,13 +28,15 @@ def test_what_is_saved_is_loaded_again(tmp_path: Path) -> None:
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_nothing_is_overwritten(tmp_path: Path) -> None:
+def test_nothing_is_overwritten_unless_it_is_asked_for(tmp_path: Path) -> None:
     path = tmp_path / "history.json"
     path.write_text("another run")
     with pytest.raises(InputError, match=r"history\.json is there already"):
         history().save(path)
     assert path.read_text() == "another run"
     assert list(tmp_path.iterdir()) == [path]
+    history().save(path, replace=True)
+    assert History.load(path) == history()
 
 
 @pytest.mark.parametrize(
@@ -44,14 +46,34 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
         {"rounds": [asdict(Round(1, train_loss=2.0, seconds=0.5)) | {"client_loss": [["low"]]}]},
         {"clusters": ["north", "south"]},
         {"bytes_up": "96"},
+        {"bytes_down": "88"},
         {"config": ["own"]},
+        {"parameters": [8, 14]},
+        {"rounds": [asdict(Round(1, train_loss=2.0, seconds=0.5)) | {"train_loss": None}]},
     ],
-    ids=["no first round", "a word for a loss", "words for clusters", "a word for bytes", "no config"],
+    ids=[
+        "no first round",
+        "a word for a loss",
+        "words for clusters",
+        "a word for bytes up",
+        "a word for bytes down",
+        "no config",
+        "no parameters",
+        "no loss",
+    ],
 )
 def test_a_file_with_values_of_other_kinds_is_no_history(changes: dict[str, Any], tmp_path: Path) -> None:
     path = tmp_path / "history.json"
     path.write_text(json.dumps(asdict(history()) | changes))
     with pytest.raises(InputError, match=r"is no history \(values of other kinds\)"):
+        History.load(path)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"rounds": []}', "[" * 100_000], ids=lambda t: t[:12])
+def test_a_file_of_something_else_is_no_history(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "history.json"
+    path.write_text(text)
+    with pytest.raises(InputError, match=r"is no history \(\w+Error"):
         History.load(path)
 
 
@@ -87,3 +109,8 @@ def test_the_clients_table_shows_the_last_evaluated_round() -> None:
 
 def test_evaluated_rounds_are_those_with_a_test_loss() -> None:
     assert [entry.round for entry in history().evaluated] == [2, 3]
+    # regression has no accuracy
+    rounds = [replace(entry, test_accuracy=None) for entry in history().rounds]
+    assert [entry.round for entry in replace(history(), rounds=rounds).evaluated] == [2, 3]
+    with pytest.raises(InputError, match="no round was evaluated yet"):
+        _ = replace(history(), rounds=history().rounds[:1]).last_evaluated
