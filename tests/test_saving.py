@@ -225,6 +225,16 @@ def test_settings_that_are_none_are_refused(saved: Path, tmp_path: Path, setting
         load(tmp_path / "other.safetensors", Everything())
 
 
+def test_router_logits_of_whole_numbers_are_refused(saved: Path, tmp_path: Path) -> None:
+    with saving.safe_open(saved, framework="pt") as file:
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        metadata = file.metadata()
+    tensors["router_logits"] = tensors["router_logits"].long()
+    save_file(tensors, tmp_path / "other.safetensors", metadata)
+    with pytest.raises(InputError, match=r"router_logits is torch.int64 .* and torch.float32 of shape"):
+        load(tmp_path / "other.safetensors", Everything())
+
+
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="nowhere"):
         load(tmp_path / "nowhere.safetensors", Everything())
