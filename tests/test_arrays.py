@@ -187,9 +187,11 @@ def test_what_is_written_into_the_arrays_later_changes_nothing(as_given: Any) ->
 def test_inputs_need_not_be_images() -> None:
     words = torch.randint(50, (40, 7), dtype=torch.int32)
     model = nn.Sequential(nn.EmbeddingBag(50, 4), nn.Linear(4, 3))
+    labels = [0, 1, 2, 1] * 10
     task = tasks.from_arrays(
-        words, [0, 1, 2, 1] * 10, model=model, num_clients=4, num_clusters=2, transform="label-shift"
+        words, labels, model=model, num_clients=4, num_clusters=2, transform="label-shift", name="words"
     )
+    assert task.name == "words"
     assert task.train[0].inputs.dtype == torch.int64
     assert task.model(task.train[0].inputs).shape == (8, 3)
 

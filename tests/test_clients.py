@@ -53,7 +53,10 @@ def test_the_share_for_tests_is_rounded() -> None:
 
 def test_clients_may_bring_what_they_are_tested_on_in_any_order() -> None:
     test = {name: [images[:1], labels[:1]] for name, (images, labels) in reversed(PAIRS.items())}
-    task = tasks.from_clients(PAIRS, test, settings=Settings(batch_size=5), augment=FlipAndCrop(1), **NETWORK)
+    task = tasks.from_clients(
+        PAIRS, test, settings=Settings(batch_size=5), augment=FlipAndCrop(1), name="wards", **NETWORK
+    )
+    assert task.name == "wards"
     assert [len(shard) for shard in task.train] == [20, 10, 10]
     for (images, _), shard in zip(PAIRS.values(), task.test, strict=True):
         assert torch.equal(shard.inputs, torch.tensor(images[:1]) / 255)
