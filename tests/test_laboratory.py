@@ -1,18 +1,21 @@
 """The laboratory: what it runs is what its code runs; it stops, begins anew, and leaves nothing behind."""
 
 import gc
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import islice
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from floral_lite import InputError, Task, methods, tasks, widgets
-from floral_lite.federation import History
-from floral_lite.laboratory import Choices, Laboratory, Progress, Training, as_code, in_turns
+from floral_lite.federation import History, Round
+from floral_lite.laboratory import Choices, Laboratory, Progress, Training, as_code, in_turns, panel, training
 from floral_lite.laboratory import numbers as lines
 from floral_lite.plots import Picture
 
@@ -98,6 +101,8 @@ def test_a_run_in_words_says_all_that_is_not_as_usual() -> None:
 
 
 def test_the_code_has_short_lines_for_every_method() -> None:
+    assert "methods.FedAvg(task.model)" in as_code(USUAL)
+    assert '"device": "cuda"' in as_code(replace(USUAL, device="cuda"))
     for name in methods.METHODS:
         code = as_code(replace(OTHERS, methods=(name,), task="digits-label-groups-reduced"))
         compile(code, name, "exec")
@@ -108,6 +113,16 @@ def test_a_round_of_each_in_turn() -> None:
     done = [{name: len(run.rounds) for name, run in now.histories.items()} for now in in_turns(USUAL)]
     assert done[:3] == [{"fedavg": 1}, {"fedavg": 1, "floral": 1}, {"fedavg": 2, "floral": 1}]
     assert len(done) == 6
+
+
+def test_a_task_that_is_loaded_already_is_taken_and_rounds_a_second_are_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    halves = SimpleNamespace(perf_counter=iter(np.arange(0, 100, 0.5)).__next__)
+    monkeypatch.setattr(training, "time", halves)
+    for now in in_turns(USUAL, replace(tasks.load(SHORT), name="my own")):
+        assert {history.config["task"] for history in now.histories.values()} == {"my own"}
+        assert set(now.rates.values()) == {2.0}
 
 
 def test_wrong_choices_are_told() -> None:
@@ -144,6 +159,49 @@ def test_another_start_replaces_what_runs(monkeypatch: pytest.MonkeyPatch) -> No
     assert [now.state for now in seen if now.state != "running"] == ["stopped"]
 
 
+def test_runs_wait_for_those_before_them_and_take_their_task_where_it_is_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loaded: list[Choices] = []
+    released = threading.Event()
+
+    def load(choices: Choices) -> Task:
+        assert runs._loaded is None  # there is no room for two
+        loaded.append(choices)
+        released.wait(30)
+        return tasks.load(choices.task, **choices.task_options())
+
+    monkeypatch.setattr(Choices, "load", load)
+    runs = Training(lambda _: None)
+    runs.start(USUAL)
+    until(lambda: loaded)
+    other = replace(USUAL, data_fraction=0.25)
+    runs.start(other)
+    time.sleep(0.05)
+    assert loaded == [USUAL]
+    released.set()
+    runs.wait(30)
+    for choices in (replace(other, budget=0.2), replace(other, task="digits-rotate-reduced")):
+        runs.start(choices)
+        assert runs.running
+        runs.stop()
+        assert not runs.running
+        runs.wait(30)
+    assert loaded == [USUAL, other, replace(other, task="digits-rotate-reduced")]
+
+
+def test_an_error_without_words_is_told_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    def load(_: Choices) -> Task:
+        raise MemoryError
+
+    monkeypatch.setattr(Choices, "load", load)
+    seen: list[Progress] = []
+    runs = Training(seen.append)
+    runs.start(USUAL)
+    runs.wait(30)
+    assert [(now.state, now.message) for now in seen] == [("failed", "MemoryError")]
+
+
 def test_an_error_is_a_sentence(laboratory: Laboratory) -> None:
     laboratory.controls["methods"].value = ("fedbn",)
     laboratory.run_button.click()
@@ -154,6 +212,12 @@ def test_an_error_is_a_sentence(laboratory: Laboratory) -> None:
     laboratory.run_button.click()
     assert "no method is chosen" in laboratory.message.value
     assert laboratory.code.value.startswith("# no method is chosen")
+
+
+def test_no_method_ends_what_runs(laboratory: Laboratory) -> None:
+    laboratory.run()
+    laboratory.controls["methods"].value = ()
+    assert not laboratory.training.running
 
 
 def test_run_draws_and_stop_ends_it_and_leaves_a_thin_line(laboratory: Laboratory) -> None:
@@ -181,7 +245,68 @@ def test_the_first_drawing_has_every_method() -> None:
         assert not laboratory.table.value
         laboratory._show(now)
     assert laboratory.curves.value
+    assert not laboratory.routers.value  # they have not moved yet
     assert all(f">{name}<" in laboratory.table.value for name in USUAL.methods)
+
+
+def made_up(**changes: Any) -> History:
+    """A run of one round."""
+    entry = Round(**{"round": 1, "train_loss": 1.0, "seconds": 0.1, "test_loss": 0.5} | changes)
+    return History({}, [0], 8, 8, {"base": 1, "added": 0}, [entry])
+
+
+def shown(state: Any = "finished", histories: dict[str, History] | None = None, **others: Any) -> Laboratory:
+    """A laboratory that was told of such runs."""
+    laboratory, histories = Laboratory(), {"fedavg": made_up()} if histories is None else histories
+    choices = replace(USUAL, methods=("fedavg",))
+    laboratory._show(Progress(choices, histories, dict.fromkeys(histories, 1.0), state, **others))
+    return laboratory
+
+
+def test_a_run_that_failed_is_told_and_leaves_no_line() -> None:
+    laboratory = shown("failed", message="a < b")
+    assert "a &lt; b" in laboratory.message.value
+    assert not laboratory._kept
+
+
+def test_what_was_stopped_is_as_long_as_its_shortest_run_and_leaves_what_was_evaluated() -> None:
+    two = made_up()
+    two.rounds.append(Round(2, train_loss=1.0, seconds=0.1))
+    laboratory = shown("stopped", {"fedavg": two, "local": made_up(test_loss=None)})
+    assert "Stopped after 1 rounds" in laboratory.message.value
+    # a regression, which has no accuracy
+    (kept,) = laboratory._kept
+    assert kept.curve["test_loss"].to_dict() == {1: 0.5}
+
+
+def test_other_choices_are_drawn_at_once_and_runs_before_them_stay_in_sight(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    drawn: list[list[str]] = []
+
+    def draw(histories: Any, before: Any, *others: Any) -> Picture:
+        drawn.append([*histories, *before])
+        return original(histories, before, *others)
+
+    original = panel.draw_progress
+    monkeypatch.setattr(panel, "draw_progress", draw)
+    laboratory = shown(histories={"fedavg": made_up(test_accuracy=0.5)})
+    assert laboratory.curves.layout.display == ""
+    assert laboratory.routers.layout.display == "none"  # nothing is mixed
+    laboratory._next = float("inf")
+    other = Progress(USUAL, dict.fromkeys(USUAL.methods, made_up()), dict.fromkeys(USUAL.methods, 1.0))
+    laboratory._show(other)
+    assert "Training, 3 rounds" in laboratory.message.value
+    assert drawn == [["fedavg"], ["fedavg", "floral", "1"]]
+    assert re.findall('<tr><td style="[^"]*">([^<]*)<', laboratory.table.value) == drawn[-1]
+    assert len(set(re.findall("color:(#[0-9a-f]{6})", laboratory.table.value))) == 2
+
+
+def test_most_of_the_time_is_for_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A drawing that takes a second is followed by two without."""
+    monkeypatch.setattr(panel, "time", SimpleNamespace(monotonic=iter(range(1, 100)).__next__))
+    laboratory = shown("running")
+    assert laboratory._next == 3 + 2
 
 
 def test_a_control_that_moves_begins_anew_only_while_it_runs(laboratory: Laboratory) -> None:
@@ -196,8 +321,24 @@ def test_a_control_that_moves_begins_anew_only_while_it_runs(laboratory: Laborat
     assert not laboratory._kept  # neither finished nor stopped
 
 
-def test_a_task_brings_its_own_clusters_and_clients(laboratory: Laboratory) -> None:
+def test_a_slider_tells_its_value_when_it_is_let_go(laboratory: Laboratory) -> None:
+    told = {
+        name: control.continuous_update
+        for name, control in laboratory.controls.items()
+        if "slider" in type(control).__name__.lower()
+    }
+    names = ("num_clusters", "budget", "data_fraction", "local_epochs", "participation")
+    assert told == dict.fromkeys(names, False)
+
+
+def test_a_task_brings_its_own_clusters_and_clients_and_begins_once(
+    laboratory: Laboratory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[Choices] = []
+    laboratory.run()
+    monkeypatch.setattr(laboratory.training, "start", begun.append)
     laboratory.controls["task"].value = "cifar100"
+    assert len(begun) == 1
     assert (laboratory.controls["num_clusters"].value, laboratory.controls["participation"].value) == (
         10,
         0.5,
