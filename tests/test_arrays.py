@@ -133,6 +133,7 @@ def test_bytes_stay_bytes_unless_the_model_has_another_precision() -> None:
         assert isinstance(task.train, Pool)
         assert task.train.inputs.dtype == kept
         assert task.train[0].inputs.dtype == precision
+        assert 0.9 < task.train[0].inputs.max() <= 1
 
 
 def test_images_to_test_on_take_the_model_s_precision_too() -> None:
