@@ -155,7 +155,8 @@ class Refusing(nn.Linear):
 
 
 @pytest.mark.parametrize(
-    ("error", "told"), [(RuntimeError("first line\nsecond line"), "first line"), (ValueError(), "ValueError")]
+    ("error", "told"),
+    [(RuntimeError("\nfirst line\nsecond line"), "first line"), (ValueError(), "ValueError")],
 )
 def test_what_a_model_says_of_inputs_is_told_in_a_line(error: Exception, told: str) -> None:
     with pytest.raises(InputError, match=rf"inputs of shape \(1, 6, 6\) \({told}\); images are"):
