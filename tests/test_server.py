@@ -101,6 +101,8 @@ def test_plain_averaging_takes_the_average_itself() -> None:
     after, moments = server_step(state, average, {}, Settings(), 1)
     assert after is average
     assert moments == {}
+    # Adam does not, and the usual eta of 1 is no exception
+    assert not Settings(server_optimizer="adam").averages_plainly
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)

@@ -452,6 +452,8 @@ def test_settings_of_the_tasks(name: str, expected: tuple[float, ...]) -> None:
         recipe.num_clients, recipe.num_clusters, settings.rounds, settings.participation,
         settings.batch_size, settings.learning_rate, settings.router_learning_rate,
     )  # fmt: skip
+    # in the paper's algorithm clients keep what is theirs
+    assert (settings.stateful, settings.statistics) == (True, "local")
     assert recipe.about
 
 
@@ -812,6 +814,7 @@ def test_unknown_settings_are_refused_with_the_nearest_name() -> None:
         ("learning_rate", None, "a number"),
         ("clip_norm", "1", "a number"),
         ("stateful", "no", "True or False"),
+        ("stateful", 1, "True or False"),
         ("precision", 32, "'float32', 'tf32' or 'bfloat16'"),
     ],
 )
