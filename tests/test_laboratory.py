@@ -267,6 +267,8 @@ def test_a_run_that_failed_is_told_and_leaves_no_line() -> None:
     laboratory = shown("failed", message="a < b")
     assert "a &lt; b" in laboratory.message.value
     assert not laboratory._kept
+    # before its first round there is nothing to draw
+    assert not shown("failed", {}).curves.value
 
 
 def test_what_was_stopped_is_as_long_as_its_shortest_run_and_leaves_what_was_evaluated() -> None:
@@ -279,7 +281,7 @@ def test_what_was_stopped_is_as_long_as_its_shortest_run_and_leaves_what_was_eva
     assert kept.curve["test_loss"].to_dict() == {1: 0.5}
 
 
-def test_other_choices_are_drawn_at_once_and_runs_before_them_stay_in_sight(
+def test_other_choices_and_the_end_are_drawn_at_once_and_runs_before_them_stay_in_sight(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     drawn: list[list[str]] = []
@@ -292,7 +294,6 @@ def test_other_choices_are_drawn_at_once_and_runs_before_them_stay_in_sight(
     monkeypatch.setattr(panel, "draw_progress", draw)
     laboratory = shown(histories={"fedavg": made_up(test_accuracy=0.5)})
     assert laboratory.curves.layout.display == ""
-    assert laboratory.routers.layout.display == "none"  # nothing is mixed
     laboratory._next = float("inf")
     other = Progress(USUAL, dict.fromkeys(USUAL.methods, made_up()), dict.fromkeys(USUAL.methods, 1.0))
     laboratory._show(other)
@@ -300,6 +301,11 @@ def test_other_choices_are_drawn_at_once_and_runs_before_them_stay_in_sight(
     assert drawn == [["fedavg"], ["fedavg", "floral", "1"]]
     assert re.findall('<tr><td style="[^"]*">([^<]*)<', laboratory.table.value) == drawn[-1]
     assert len(set(re.findall("color:(#[0-9a-f]{6})", laboratory.table.value))) == 2
+    # and so is the end
+    laboratory._next = float("inf")
+    laboratory._show(other._replace(state="finished"))
+    assert len(drawn) == 3
+    assert laboratory.routers.layout.display == "none"  # nothing is mixed
 
 
 def test_most_of_the_time_is_for_training(monkeypatch: pytest.MonkeyPatch) -> None:
