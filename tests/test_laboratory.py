@@ -175,6 +175,9 @@ def test_runs_wait_for_those_before_them_and_take_their_task_where_it_is_the_sam
     runs = Training(lambda _: None)
     runs.start(USUAL)
     until(lambda: loaded)
+    assert runs.running
+    runs.stop()
+    assert not runs.running
     other = replace(USUAL, data_fraction=0.25)
     runs.start(other)
     time.sleep(0.05)
@@ -183,9 +186,7 @@ def test_runs_wait_for_those_before_them_and_take_their_task_where_it_is_the_sam
     runs.wait(30)
     for choices in (replace(other, budget=0.2), replace(other, task="digits-rotate-reduced")):
         runs.start(choices)
-        assert runs.running
         runs.stop()
-        assert not runs.running
         runs.wait(30)
     assert loaded == [USUAL, other, replace(other, task="digits-rotate-reduced")]
 
