@@ -438,3 +438,8 @@ def test_a_new_run_has_new_files(tmp_path: Path) -> None:
 def test_arrays_have_nothing_private() -> None:
     state = Roles({"a": torch.zeros(2)}, {"b": torch.zeros(2, 3)}, {ROUTER: torch.zeros(4)})
     assert list(to_arrays(state)) == ["shared/a", "clustered/b"]
+
+
+def test_a_tensor_in_columns_is_sent_row_by_row() -> None:
+    state = Roles({"a": torch.arange(6.0).view(2, 3).T}, {}, {})
+    assert torch.equal(from_arrays(to_arrays(state), state).shared["a"], state.shared["a"])

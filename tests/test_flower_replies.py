@@ -160,6 +160,7 @@ SPOILED: dict[str, tuple[Spoil, str]] = {
     "cut off": (raw(lambda data: data[:-8]), "bytes of numbers"),
     "too long": (raw(lambda data: data + data), "bytes of numbers"),
     "no array": (raw(lambda _: b"\x93NUMPY\x01\x00\xff\xff("), "does not begin as an array"),
+    "another version": (raw(lambda data: data[:6] + b"\x02" + data[7:]), "it must be float64"),
     "nested": (raw(lambda _: b"\x93NUMPY\x01\x00\x00\x20" + b"(" * 8192), "does not begin as an array"),
     "nothing": (raw(lambda _: b""), "does not begin as an array"),
     "huge": (raw(lambda _: header((2**40, 4)), shape=(2**40, 4)), r"shape \(1099511627776, 4\)"),
@@ -171,6 +172,7 @@ SPOILED: dict[str, tuple[Spoil, str]] = {
     "weights large": (told(weights=[3.0, 3.0, 3.0, 3.0]), "sum 3"),
     "weights few": (told(weights=[1.5, 1.5]), "must be 4 numbers"),
     "weights no list": (told(weights=3.0), "must be a list"),
+    "half a sample": (told(**{"num-examples": 0.5, "weights": [0.125] * 4}), "at least 1"),
     "no samples": (told(**{"num-examples": 0, "weights": [0.0] * 4}), "at least 1"),
     "many samples": (told(**{"num-examples": 10**6, "weights": [250000.0] * 4}), "at most 1000"),
     "samples NaN": (told(**{"num-examples": math.nan}), "must be finite"),
@@ -456,6 +458,14 @@ def test_a_trimmed_average_has_each_cluster_s_own_weights() -> None:
     # a twelfth of 1, four of 2 and one of 9
     torch.testing.assert_close(after.shared["u"], torch.tensor([3.0]))
     assert after.clustered["a"].flatten().tolist() == [1.5, 9, 7]
+
+
+def test_a_cluster_of_nobody_keeps_its_slice_in_the_pre_weighted_form() -> None:
+    before = Roles({"u": torch.zeros(1)}, {"a": torch.full((2, 1), 7.0)}, {})
+    products = Roles({"u": torch.tensor([6.0])}, {"a": torch.tensor([[2.0], [0.0]])}, {})
+    after = average_of_sums(before, [Trained(products, 2.0, torch.tensor([2.0, 0.0]), 0.0)], as_updates=False)
+    assert after.shared["u"].tolist() == [3]
+    assert after.clustered["a"].flatten().tolist() == [1, 7]
 
 
 def test_a_cluster_of_nobody_keeps_its_slice_when_trimmed(tmp_path: Path) -> None:
