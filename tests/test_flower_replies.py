@@ -503,6 +503,7 @@ def test_an_average_of_updates_leaves_what_nobody_has_changed() -> None:
     """For Adam at the server, in both forms of a reply: products with N^k round, as their average does."""
     generator = torch.Generator().manual_seed(0)
     shared, clustered = torch.randn(500, generator=generator), torch.randn(2, 500, generator=generator)
+    shared[1:] *= 100  # larger numbers round by more
     before = Roles({"u": shared}, {"a.L": clustered}, {})
     replies, products = [], []
     for num_samples, share in ((3.0, 0.1), (5.0, 0.3), (7.0, 0.7)):
