@@ -116,6 +116,17 @@ def test_a_stack_takes_as_much_as_is_allowed_and_no_more(
     assert (num_clients + 1) * of_a_client > max_memory
 
 
+@pytest.mark.parametrize("rows", [1, 10])
+def test_a_test_takes_parameters_inputs_and_what_is_made_on_the_way(rows: int) -> None:
+    task = mlp_task()
+    method = methods.FedAvg(task.model)
+    # inputs twice, as they are fetched and as they are taken
+    of_a_client = (4 * 6 + 6 + 6 * 3 + 3 + 2 * rows * 4 + rows * (4 + 6)) * DOUBLE
+    for max_memory, num_clients in ((3 * of_a_client, 3), (3 * of_a_client - 1, 2)):
+        memory = Memory(max_memory, CPU)
+        assert memory.clients_tested(task, method, first_state(task, method), rows) == num_clients
+
+
 def test_a_device_has_its_own_limit_and_nothing_is_none() -> None:
     assert Memory(None, CPU).max_memory == CPU_BYTES
     for max_memory in (0, -1):
