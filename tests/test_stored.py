@@ -29,11 +29,12 @@ def alone(folder: Path, monkeypatch: pytest.MonkeyPatch, note: dict[str, object]
 
 
 def repository(folder: Path) -> Path:
-    """A small one with a results file."""
+    """A small one with a results file and two commits."""
     (folder / "book" / "results").mkdir(parents=True)
     (folder / "book" / "results" / "README.md").write_text("results", encoding="utf-8")
     author = ["-c", "user.name=a", "-c", "user.email=a@b.c"]
-    for command in (["init", "--quiet"], ["add", "."], [*author, "commit", "--quiet", "-m", "one"]):
+    commit = [*author, "commit", "--quiet", "--allow-empty", "-m"]
+    for command in (["init", "--quiet"], ["add", "."], [*commit, "one"], [*commit, "two"]):
         subprocess.run(["git", "-C", str(folder), *command], check=True)
     return folder
 
@@ -50,9 +51,13 @@ def test_else_the_repository_of_pip_is_cloned_once(tmp_path: Path, monkeypatch: 
     folder = stored_results(tmp_path / "clone")
     assert folder == tmp_path / "clone" / "book" / "results"
     assert (folder / "README.md").read_text(encoding="utf-8") == "results"
+    assert (tmp_path / "clone/.git/shallow").exists()  # of its commits only the last
     (folder / "README.md").write_text("kept", encoding="utf-8")
     assert stored_results(tmp_path / "clone") == folder
     assert (folder / "README.md").read_text(encoding="utf-8") == "kept"
+    (tmp_path / "clone").rename(tmp_path / "floral-lite")
+    monkeypatch.chdir(tmp_path)
+    assert stored_results() == Path("floral-lite/book/results")
 
 
 @pytest.mark.parametrize("note", [None, {"url": "file:///w.whl", "archive_info": {}}], ids=["index", "wheel"])
