@@ -287,6 +287,7 @@ def test_a_result_is_small_and_read_as_it_was_written(tmp_path: Path) -> None:
     assert summary.clients["accuracy_sd"] == pytest.approx(np.std(last.client_accuracy, ddof=1))
     assert summary.clients["loss"] == pytest.approx(last.client_loss, rel=1e-5)
     assert np.array(summary.clients["mixture"]) == pytest.approx(np.array(last.mixture), abs=6e-5)
+    assert {type(number) for number in summary.rounds["round"]} == {int}
     assert summary.rounds["test_loss"] == pytest.approx([entry.test_loss for entry in history.rounds])
     assert summary.sizes == {"base": 159010, "added": 4512, "bytes_up": 1, "bytes_down": 2}
     assert set(made) == {"command", "device", "versions", "commit"}
@@ -366,6 +367,26 @@ def test_a_result_that_does_not_say_what_was_asked_for_is_refused(tmp_path: Path
         read(path)
 
 
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("rounds", {"test_loss": [1.0]}, "rounds are of two lengths"),
+        ("made", {"device": None}, "made has no device or no seconds"),
+        ("made", {"seconds": None}, "made has no device or no seconds"),
+        ("configuration", {"settings": {"rounds": 0}}, r"settings\.rounds is not positive"),
+    ],
+)
+def test_a_result_of_which_no_table_can_be_made_is_refused(
+    tmp_path: Path, name: str, change: dict[str, object], message: str
+) -> None:
+    path = tmp_path / "result.json"
+    whole = result(Cell(METHODS.row("fedavg"), "digits-rotate", 1), 50.0)
+    changed = {key: value for key, value in {**getattr(whole, name), **change}.items() if value is not None}
+    replace(whole, **{name: changed}).save(path)
+    with pytest.raises(InputError, match=message):
+        read(path)
+
+
 def test_a_result_of_another_configuration_is_refused_by_name(tmp_path: Path) -> None:
     cell = Cell(METHODS.row("fedavg"), "digits-rotate", 1, rounds=20)
     result(cell, 50.0).save(tmp_path / cell.path)
@@ -400,6 +421,7 @@ def test_a_result_of_another_configuration_is_refused_by_name(tmp_path: Path) ->
 def test_results_are_loaded_as_a_tidy_frame(tmp_path: Path) -> None:
     fill_with(tmp_path, {"fedavg": [50.0, 51.0]}, "digits-rotate")
     fill_with(tmp_path, {"fedavg": [0.5]}, "synthetic-linear")
+    (tmp_path / "digits-rotate/fedavg/notes.json").write_text("{}")  # the user's own
     frame = experiments.load_results(tmp_path)
     assert frame.groupby(["task", "row", "seed"]).size().tolist() == [2, 2, 2]
     assert frame["round"].tolist() == [10, 20] * 3
@@ -426,15 +448,18 @@ def test_a_table_has_means_deviations_marks_and_differences(tmp_path: Path) -> N
         "floral-10-learned": [],
     }
     fill_with(tmp_path, scores)
-    elsewhere = Cell(METHODS.row("fedavg"), "mnist-rotate", 2)
-    replace(result(elsewhere, 91.4), made={**MADE, "device": "another"}).save(tmp_path / elsewhere.path)
+    elsewhere = Cell(METHODS.row("ensemble-optimal"), "mnist-rotate", 2)
+    replace(result(elsewhere, 95.84), made={**MADE, "device": "another"}).save(tmp_path / elsewhere.path)
     filled = experiments.collect("methods", tmp_path, ["mnist-rotate"], list(scores), seeds=2)
     frame = experiments.frame(filled).set_index("row")
     assert frame.loc["fedavg", "mean"] == pytest.approx(91.2)
     assert frame.loc["fedavg", "sd"] == pytest.approx(0.2 * 2**0.5)
     assert frame.loc["fedavg", "difference"] == pytest.approx(-0.3)
+    assert frame.loc["fedavg", ["paper_mean", "paper_sd"]].tolist() == [91.5, 0.6]
     assert frame["off"].to_dict() == {row: row == "local-adaptor" for row in scores}
     assert frame["status"].tolist() == ["done"] * 4 + ["partial", "missing"]
+    three = experiments.frame(experiments.collect("methods", tmp_path, ["mnist-rotate"], list(scores), 3))
+    assert three["status"].tolist() == ["partial"] * 5 + ["missing"]
     lines = {
         line.split("|")[1].strip(): line for line in experiments.markdown(filled).splitlines() if "|" in line
     }
@@ -486,6 +511,7 @@ def test_a_regression_is_better_with_a_smaller_loss(tmp_path: Path) -> None:
     text, latex = experiments.markdown(filled), experiments.latex(filled)
     assert r"\begin{tabular}{lc}" in latex
     assert "\n & ours \\\\\n" in latex
+    assert len({len(line) for line in text.splitlines() if line.startswith("|")}) == 1
     assert "| **0.0123 ± 0** " in text
     assert "| *0.5 ± 0* " in text
     assert "| 2.6 ± 0.141 " in text
@@ -502,7 +528,9 @@ def test_a_diverged_seed_is_said_and_counts_for_nothing(tmp_path: Path) -> None:
     assert "| diverged " in experiments.markdown(filled)
     frame = experiments.frame(filled)
     assert frame["status"].tolist() == ["diverged"]
-    assert frame["mean"].isna().all()
+    numbers = frame[["mean", "sd", "paper_mean", "paper_sd", "difference"]]  # which can be reckoned with
+    assert numbers.isna().all(axis=None)
+    assert numbers.dtypes.tolist() == [float] * 5
 
 
 def test_shortened_results_are_said_and_not_mixed(tmp_path: Path) -> None:
@@ -690,16 +718,40 @@ def test_a_figure_draws_a_panel_a_task_and_a_line_a_row(
     band = percent.axes[0].collections[1].get_paths()[0].vertices
     assert sorted(set(np.asarray(band)[:, 1].tolist())) == [70, 71]
     assert percent.axes[0].get_ylabel() == "test accuracy (%)"
+    assert percent.axes[0].get_yscale() == "linear"
     for name in ("a.svg", "b.svg"):
         figures.save(figures.draw(frame), tmp_path / name)
     assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
     figures.save(percent, tmp_path / "a.pdf")
+    assert (tmp_path / "a.pdf").read_bytes().startswith(b"%PDF")
     assert b"Date" not in (tmp_path / "a.pdf").read_bytes()
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space left"):
         figures.save(percent, tmp_path / "a.svg")
     assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
     assert len(list(tmp_path.glob("*.svg*"))) == 2
+
+
+def test_up_to_three_tasks_are_drawn_side_by_side_with_their_rows_as_in_the_table(tmp_path: Path) -> None:
+    names = ["digits-rotate", "digits-label-shift", "digits-label-groups"]
+    for task in names:
+        fill_with(tmp_path, {"ensemble-optimal": [50.0], "local-adaptor": [50.0]}, task)
+    made = figures.draw(experiments.curves("methods", tmp_path, names))
+    assert [axis.get_title() for axis in made.axes] == names
+    assert [bool(axis.get_ylabel()) for axis in made.axes] == [True, False, False]
+    assert [text.get_text() for text in made.legends[0].get_texts()] == ["Local Adaptor", "Ensemble, optimal"]
+
+
+@pytest.mark.parametrize(("highest", "between"), [(2.0, True), (1000.0, False)])
+def test_a_loss_is_told_between_powers_of_ten_only_where_there_are_few(
+    tmp_path: Path, highest: float, between: bool
+) -> None:
+    cell = Cell(METHODS.row("fedavg"), "digits-rotate", 1)
+    result(cell, 50.0, [highest, 1.0]).save(tmp_path / cell.path)
+    made = figures.draw(experiments.curves("methods", tmp_path, ["digits-rotate"]))
+    made.draw_without_rendering()
+    told = [text.get_text() for text in made.axes[0].get_yticklabels(minor=True)]
+    assert ("2" in told) == any(told) == between
 
 
 def test_many_tasks_are_drawn_in_two_columns_and_the_last_place_stays_empty(tmp_path: Path) -> None:
@@ -720,6 +772,16 @@ def test_rows_that_differ_in_their_statistics_share_a_colour(tmp_path: Path) -> 
     local, averaged, other = figures.draw(experiments.curves("batch-nora", tmp_path)).axes[0].lines
     assert local.get_color() == averaged.get_color() != other.get_color()
     assert [line.get_linestyle() for line in (local, averaged, other)] == ["-", "--", "-"]
+
+
+def test_more_rows_than_colours_begin_them_again(tmp_path: Path) -> None:
+    for row in RELATIVES.rows:
+        cell = Cell(row, "digits-rotate", 1)
+        result(cell, 50.0).save(tmp_path / cell.path)
+    lines = figures.draw(experiments.curves("relatives", tmp_path, ["digits-rotate"])).axes[0].lines
+    colours = [line.get_color() for line in lines]
+    assert len(colours) == len(RELATIVES.rows) > len(plots.COLOURS)
+    assert colours == [*plots.COLOURS, *plots.COLOURS][: len(colours)]
 
 
 def test_the_package_loads_nothing_that_only_frames_figures_and_the_command_line_need() -> None:
