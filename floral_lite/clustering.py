@@ -129,12 +129,15 @@ def white(places: NDArray[np.float64]) -> NDArray[np.float64]:
 def unexplained(
     places: NDArray[np.float64], num_clusters: int, seed: int, starts: int
 ) -> tuple[float, NDArray[np.int32]]:
-    """Log u and the clusters (K,) of k-means; u is the share of the squares that is left within them."""
+    """Log u and the clusters (K,) of k-means; u is the share of the squares that is left within them.
+
+    The places are centred.
+    """
     from sklearn.cluster import KMeans
     from sklearn.exceptions import ConvergenceWarning
 
     with warnings.catch_warnings():  # fewer different clients than clusters
         warnings.simplefilter("ignore", ConvergenceWarning)
         fitted = KMeans(num_clusters, n_init=starts, random_state=seed % 2**32).fit(places)
-    share = fitted.inertia_ / np.square(places - places.mean(axis=0)).sum()
+    share = fitted.inertia_ / np.square(places).sum()
     return math.log(max(share, 1e-12)), fitted.labels_

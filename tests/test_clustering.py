@@ -5,14 +5,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from sklearn.metrics import adjusted_rand_score
 from torch import Tensor, nn
 from torch.nn import functional
 
 from floral_lite import Federation, InputError, Settings, Shard, Task, clustering, methods, tasks, train
-from floral_lite.clustering import Found, directions, find_clusters
+from floral_lite.clustering import Found, directions, find_clusters, unexplained
 from floral_lite.federation import Engine, Population, Run, asking, train_runs
 from floral_lite.federation.asking import ask, asked_rounds, first_gradients, sample_weights
 from floral_lite.methods import ROUTER
@@ -119,6 +121,45 @@ def test_directions_are_orthonormal_centred_and_sorted() -> None:
 )
 def test_there_may_be_nothing_to_look_at(gradients: list[Tensor], num_clusters: int) -> None:
     assert find_clusters(gradients, num_clusters) is None
+
+
+@pytest.mark.usefixtures("less_noise")
+def test_two_clients_a_cluster_are_enough() -> None:
+    assert find_clusters([torch.randn(6, 4)], num_clusters=3) is not None
+
+
+@pytest.mark.usefixtures("less_noise")
+def test_clients_and_noise_are_looked_at_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+
+    def looked_at(places: NDArray[np.float64], *rest: int, starts: int) -> tuple[float, NDArray[np.int32]]:
+        seen.append(places.shape[1])
+        np.testing.assert_allclose(places.T @ places, np.eye(seen[-1]), atol=1e-9)
+        np.testing.assert_allclose(places.mean(axis=0), np.zeros(seen[-1]), atol=1e-9)
+        return unexplained(places, *rest, starts=starts)
+
+    monkeypatch.setattr(clustering, "unexplained", looked_at)
+    find_clusters([torch.randn(12, 30)], num_clusters=2)
+    # in at most half as many directions as there are clients
+    assert seen == [d for d in (1, 2, 3, 4, 6) for _ in range(1 + clustering.NUM_NOISE)]
+
+
+def test_no_client_counts_for_more_because_its_gradient_is_long() -> None:
+    half = torch.randn(6, 30, dtype=torch.float64)
+    lengths = torch.tensor([50.0, 1, 1, 1, 1, 1])[:, None]
+    plain, longer = (directions([torch.cat([some, -some])]) for some in (half, lengths * half))
+    torch.testing.assert_close(longer.abs(), plain.abs())
+
+
+def test_of_several_starts_the_best_one_counts() -> None:
+    places = np.random.default_rng(0).standard_normal((40, 2))
+    one, ten = ([unexplained(places, 8, seed, starts)[0] for seed in range(5)] for starts in (1, 10))
+    assert max(ten) < max(one)
+
+
+def test_what_leaves_nothing_has_a_logarithm() -> None:
+    places = np.array([[1.0], [1.0], [-1.0], [-1.0]])
+    assert np.isfinite(unexplained(places, 2, seed=0, starts=1)[0])
 
 
 @pytest.mark.usefixtures("less_noise")
@@ -291,10 +332,12 @@ def test_routers_lean_on_clusters_that_stand_out_and_on_no_others(
 ) -> None:
     task = two_kinds()
     found = Found(task.clusters, effect=clustering.STANDS_OUT + (0.1 if stand else -0.1))
-    monkeypatch.setattr(asking, "find_clusters", lambda *_: found)
+    told: list[Any] = []
+    monkeypatch.setattr(asking, "find_clusters", lambda *given: told.append(given) or found)
     before = methods.FLoRAL(task.model, num_clusters=2, rank=1).initialise(task.clusters, seed=0)
-    after, _ = ask(task, before, seed=0)
+    after, _ = ask(task, before, seed=7)
     assert bool(after.private[ROUTER].any()) == stand
+    assert told[0][1:] == (2, 7)  # C and the run's seed
 
 
 def test_a_client_in_a_wrong_cluster_leaves_it(monkeypatch: pytest.MonkeyPatch) -> None:
