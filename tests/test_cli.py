@@ -397,7 +397,7 @@ def test_a_table_is_filled_printed_and_saved_and_its_figure_drawn(
     assert call(monkeypatch, *command, "--rounds", "2") == 0
     printed = capsys.readouterr().out
     assert "| FedAvg " in printed
-    assert "synthetic-linear: 2 of the task's 2000 rounds" in printed
+    assert "synthetic-linear: 2 rounds instead of the task's 2000" in printed
     assert (tmp_path / "results/methods.md").read_text(encoding="utf-8") == printed[:-1]
     assert (tmp_path / "results/methods.tex").read_text(encoding="utf-8").count(r"\\") == 4
     assert len(pd.read_csv(tmp_path / "results/methods.csv")) == 2
@@ -505,7 +505,7 @@ def test_a_table_stopped_by_a_batch_system_prints_what_there_is_and_goes_on(
     monkeypatch.chdir(tmp_path)
     done = len(federation.history.rounds)
     assert call(monkeypatch, *command, "--seeds", "1", "--rounds", str(done + 1)) == 0
-    assert f"{done + 1} of the task's 2000 rounds" in capsys.readouterr().out
+    assert f"{done + 1} rounds instead of the task's 2000" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

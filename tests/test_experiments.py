@@ -537,7 +537,10 @@ def test_shortened_results_are_said_and_not_mixed(tmp_path: Path) -> None:
     fill_with(tmp_path, {"fedavg": [50.0]}, "digits-rotate", rounds=20)
     text = experiments.markdown(experiments.collect("methods", tmp_path, ["digits-rotate"], seeds=1))
     assert "Of seed 1, the clients' mean accuracy in per cent, ours." in text
-    assert "digits-rotate: 20 of the task's 100 rounds" in text
+    assert "digits-rotate: 20 rounds instead of the task's 100, on" in text
+    fill_with(tmp_path, {"fedavg": [0.5]}, "synthetic-linear", rounds=3000)
+    text = experiments.markdown(experiments.collect("methods", tmp_path, ["synthetic-linear"], seeds=1))
+    assert "3000 rounds instead of the task's 2000, on" in text
     fill_with(tmp_path, {"local-adaptor": [50.0]}, "digits-rotate", rounds=30)
     with pytest.raises(
         InputError, match=r"local-adaptor/seed-1\.json was made with rounds=30, and this is 20"

@@ -116,7 +116,7 @@ class Filled:
             if results:
                 rounds = results[0].configuration["settings"]["rounds"]
                 full = tasks.TASKS[column.name].settings.rounds
-                told = f"{rounds} rounds" if rounds == full else f"{rounds} of the task's {full} rounds"
+                told = f"{rounds} rounds" + ("" if rounds == full else f" instead of the task's {full}")
                 devices = ", ".join(sorted({result.made["device"] for result in results}))
                 notes.append(f"{column.label}: {told}, on {devices}.")
         return notes
