@@ -98,7 +98,7 @@ def first_gradients(task: Task) -> tuple[list[Tensor], Tensor]:
             rows = slice(start, start + size)
             # a copy, since a model may work in place
             outputs, targets = model(shard.inputs[rows].clone())[None], shard.targets[rows][None]
-            part = None if shares is None else shares[rows][None].to(outputs)
+            part = None if shares is None else shares[rows][None]
             loss = client_losses(task.loss, outputs, targets, part).sum()
             losses[client] += loss.detach()
             slopes = torch.autograd.grad(loss, weights, materialize_grads=True)
