@@ -1,6 +1,7 @@
 """Checkpoints: a run that is interrupted and resumed is the run that was not."""
 
 import copy
+import errno
 import json
 import os
 import random
@@ -290,6 +291,15 @@ def test_a_resumed_loop_rounds_as_the_uninterrupted_one(tmp_path: Path) -> None:
     assert_same(train(task, method, rounds=20, checkpoints=tmp_path, **run), whole)
 
 
+def test_a_run_may_go_on_elsewhere_and_in_another_version(ragged_task: Task, tmp_path: Path) -> None:
+    method = make("learned", ragged_task)
+    done = train(ragged_task, method, rounds=2)
+    config = {**done.history.config, "device": "cuda", "version": "0.1"}
+    save_checkpoint([done._replace(history=replace(done.history, config=config))], tmp_path)
+    longer = train(ragged_task, method, rounds=4, checkpoints=tmp_path)
+    assert_same(longer, train(ragged_task, method, rounds=4))
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -375,6 +385,9 @@ def test_a_folder_that_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
     (tmp_path / "round-000003").mkdir()
     with pytest.raises(InputError, match=r"round-000003 is no checkpoint of this version"):
         load_checkpoint(tmp_path)
+    (tmp_path / "round-1000000").mkdir()  # which is newer
+    with pytest.raises(InputError, match=r"round-1000000 is no checkpoint of this version"):
+        load_checkpoint(tmp_path)
 
 
 @pytest.mark.parametrize("place", ["notes.txt", "notes.txt/run"], ids=["a file", "under a file"])
@@ -396,14 +409,30 @@ def test_a_folder_that_cannot_be_written_is_told_after_one_round(
     assert (tmp_path / "notes.txt").read_text() == "kept"
 
 
-def test_a_run_that_is_refused_leaves_no_folder(ragged_task: Task, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="max_memory is '1GB'; it must be a whole number"):
-        train(
-            ragged_task,
-            make("fedavg", ragged_task),
-            max_memory="1GB",  # type: ignore[arg-type]
-            checkpoints=tmp_path / "run",
-        )
+def test_a_folder_that_may_not_be_written_is_told_too(
+    ragged_task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def forbidden(self: Path, **options: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(Path, "mkdir", forbidden)
+    with pytest.raises(InputError, match=r"nothing can be written \(Permission denied\): name another"):
+        train(ragged_task, make("fedavg", ragged_task), checkpoints=tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"max_memory": "1GB"}, "max_memory is '1GB'; it must be a whole number"),
+        ({"device": "abacus"}, "device is 'abacus'"),
+        ({"engine": "steam"}, "engine is 'steam'"),
+    ],
+)
+def test_a_run_that_is_refused_leaves_no_folder(
+    ragged_task: Task, tmp_path: Path, change: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        train(ragged_task, make("fedavg", ragged_task), checkpoints=tmp_path / "run", **change)
     assert not (tmp_path / "run").exists()
 
 
