@@ -372,6 +372,14 @@ def test_a_killed_command_goes_on_where_it_was(tmp_path: Path, monkeypatch: pyte
         assert kept.rounds[: len(before)] == before
 
 
+def test_tensors_that_lie_otherwise_in_memory_are_kept_too(ragged_task: Task, tmp_path: Path) -> None:
+    done = train(ragged_task, make("fedavg", ragged_task), rounds=1)
+    turned = done.state.map(lambda tensor: tensor.T.contiguous().T if tensor.dim() == 2 else tensor)
+    assert not turned.shared["0.weight"].is_contiguous()
+    save_checkpoint([done._replace(state=turned)], tmp_path)
+    assert_all_same(load_checkpoint(tmp_path), [done])
+
+
 def test_a_history_that_lost_rounds_is_refused(ragged_task: Task, tmp_path: Path) -> None:
     """Else they would be trained once more, on the parameters after them."""
     train(ragged_task, make("fedavg", ragged_task), rounds=2, checkpoints=tmp_path)
