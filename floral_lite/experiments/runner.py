@@ -61,7 +61,6 @@ def fill(
     progress = Progress(cells, folder)
     with progress.bar:
         while missing:
-            begun = False
             for stack in stacks(missing, together=place.type == "cuda"):
                 with ExitStack() as locks:
                     absent = [cell for cell in stack if find(cell, folder) is None]
@@ -70,10 +69,9 @@ def fill(
                     mine = [cell for cell in held if find(cell, folder) is None]
                     if mine:
                         run_stack(mine, folder, place, made, data, checkpoint_seconds, progress)
-                        begun = True
             missing = [cell for cell in missing if find(cell, folder) is None]
             progress.only(missing)
-            if missing and not begun:
+            if missing:
                 progress.waiting(len(missing))
                 time.sleep(poll_seconds)
     for cell in cells:  # a process may have been killed between a result and the end of its checkpoints
