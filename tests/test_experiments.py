@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from torch import nn
 
 from floral_lite import InputError, experiments, methods, plots, tasks
 from floral_lite.devices import processor
@@ -156,6 +157,12 @@ def test_all_cells_of_a_seed_come_before_the_next() -> None:
         "digits-rotate floral-1-learned seed 1",
         "mnist-rotate fedavg seed 1",
     ]
+    assert experiments.cells(METHODS, ["digits-rotate"] * 2, ["fedavg"] * 2, 1) == cells[:1]
+
+
+def test_the_rounds_that_are_asked_for_come_before_a_row_s_own() -> None:
+    row = replace(METHODS.row("fedavg"), changes={"rounds": 7})
+    assert [Cell(row, "digits-rotate", 1, rounds).settings.rounds for rounds in (None, 3)] == [7, 3]
 
 
 def test_names_that_do_not_exist_are_told_with_those_that_do() -> None:
@@ -234,6 +241,13 @@ def test_the_adaptors_table_adapts_what_it_says(name: str) -> None:
     assert set(method.plan) == kept
     clustered = method.initialise(torch.zeros(3, dtype=torch.long), 0).clustered
     assert {".".join(factor.split(".")[:2]) for factor in clustered} == kept
+
+
+@pytest.mark.parametrize("kind", [methods.FLoRAL, methods.LocalAdaptor])
+def test_layers_are_found_inside_others(kind: type[methods.FLoRAL | methods.LocalAdaptor]) -> None:
+    method = kind(nn.Sequential(nn.Sequential(nn.Flatten(), nn.Linear(4, 4)), nn.Linear(4, 2)), rank=1)
+    adapt_only(method, ["linear"])
+    assert set(method.plan) == {"0.1.weight", "0.1.bias", "1.weight", "1.bias"}
 
 
 def test_layers_need_adaptors_and_a_model_that_has_them() -> None:

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -18,16 +18,17 @@ import pytest
 import torch
 from tqdm import tqdm
 
-from floral_lite import InputError, Run, Shard, methods, tasks, train
+from floral_lite import DivergenceError, Federation, InputError, Run, Shard, methods, tasks, train
 from floral_lite.experiments import runner
 from floral_lite.experiments.cells import Cell, cells, make_runs
 from floral_lite.experiments.paper import METHODS
 from floral_lite.experiments.progress import Progress
 from floral_lite.experiments.results import find, read
 from floral_lite.experiments.runner import UNFINISHED, fill, locked, run_stack, stacks
-from floral_lite.federation import load_checkpoint
+from floral_lite.federation import load_checkpoint, stacked_rounds
 
 ROWS = ["fedavg", "floral-1-learned"]
+CPU = torch.device("cpu")
 
 
 def few(rows: Sequence[str] = ROWS, seeds: int = 2, rounds: int = 4) -> list[Cell]:
@@ -82,7 +83,10 @@ def test_what_another_process_has_finished_before_the_lock_is_free_is_not_run_ag
 ) -> None:
     monkeypatch.setattr(runner, "run_stack", lambda *arguments: pytest.fail("a cell was run twice"))
     monkeypatch.setattr(runner, "locked", lambda *_: shutil.copytree(quiet, tmp_path, dirs_exist_ok=True))
+    bars: list[Progress] = []
+    monkeypatch.setattr(runner, "Progress", lambda *given: bars.append(Progress(*given)) or bars[0])
     fill(few(), tmp_path, device="cpu")
+    assert bars[0].bar.n == bars[0].total == 16
 
 
 def test_images_are_looked_for_in_the_folder_that_is_named(
@@ -185,9 +189,10 @@ def test_seeds_trained_together_come_to_what_each_comes_to_alone(quiet: Path, tm
     every = few()
     assert stacks(every, together=False) == [[cell] for cell in every]
     assert stacks(every, together=True) == [[every[0], every[2]], [every[1], every[3]]]
-    device = torch.device("cpu")
+    elsewhere = [replace(cell, task="synthetic-mlp") for cell in every]
+    assert stacks([*every, *elsewhere], together=True) == stacks(every, True) + stacks(elsewhere, True)
     for stack in stacks(every, together=True):
-        run_stack(stack, tmp_path, device, {"device": "cpu"}, None, 60.0, Progress(every, tmp_path))
+        run_stack(stack, tmp_path, CPU, {"device": "cpu"}, None, 60.0, Progress(every, tmp_path))
     for path in sorted(path.relative_to(tmp_path) for path in tmp_path.glob("*/*/seed-*.json")):
         together, alone = read(tmp_path / path), read(quiet / path)
         assert together.made["seeds_together"] == 2
@@ -208,7 +213,7 @@ def test_the_time_of_seeds_trained_together_is_shared_and_checkpoints_are_apart(
     stack, progress = few(["fedavg"]), Progress([], tmp_path)
     with monkeypatch.context() as patched:
         patched.setattr(time, "monotonic", lambda: clock[0])
-        run_stack(stack, tmp_path, torch.device("cpu"), {"device": "cpu"}, None, 15.0, progress)
+        run_stack(stack, tmp_path, CPU, {"device": "cpu"}, None, 15.0, progress)
     # a round each ten seconds
     assert kept == [20, 40]
     assert [read(tmp_path / cell.path).made["seconds"] for cell in stack] == [20, 20]
@@ -217,18 +222,34 @@ def test_the_time_of_seeds_trained_together_is_shared_and_checkpoints_are_apart(
 def test_seeds_at_different_rounds_go_on_apart(quiet: Path, tmp_path: Path) -> None:
     first, second = few(["floral-1-learned"])
     shorter = replace(first, rounds=2)
-    device = torch.device("cpu")
     with pytest.MonkeyPatch.context() as patched:  # leave the checkpoint of two rounds
         patched.setattr(shutil, "rmtree", lambda *arguments, **options: None)
-        run_stack([shorter], tmp_path, device, {"device": "cpu"}, None, 0.0, Progress([], tmp_path))
+        run_stack([shorter], tmp_path, CPU, {"device": "cpu"}, None, 0.0, Progress([], tmp_path))
     (tmp_path / first.path).unlink()
-    run_stack([second, first], tmp_path, device, {"device": "cpu"}, None, 60.0, Progress([], tmp_path))
+    run_stack([second, first], tmp_path, CPU, {"device": "cpu"}, None, 60.0, Progress([], tmp_path))
     for cell in (first, second):
         apart, expected = find(cell, tmp_path), find(cell, quiet)
         assert apart is not None
         assert expected is not None
         assert apart.made["seeds_together"] == 1
         assert apart.clients == expected.clients
+    assert not list((tmp_path / UNFINISHED).rglob("round-*"))
+
+
+def test_seeds_at_the_same_round_go_on_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    after_two = SimpleNamespace(history=SimpleNamespace(rounds=[None] * 2))
+    olds = iter([None, [after_two], None])
+    trained: list[Any] = []
+    monkeypatch.setattr(runner, "load_checkpoint", lambda folder: next(olds))
+    monkeypatch.setattr(runner, "make_runs", lambda some, data: [cell.seed for cell in some])
+    monkeypatch.setattr(runner, "train", lambda some, *rest: trained.append(rest[:2]))
+    run_stack(few(["fedavg"], seeds=3), tmp_path, CPU, {}, None, 60.0, Progress([], tmp_path))
+    assert trained == [([1, 3], []), ([2], [after_two])]
+
+
+def test_a_device_that_cannot_train_is_told_without_checkpoints_to_remove(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"device is 'meta'.*or 'auto'$"):
+        run_stack(few()[:1], tmp_path, torch.device("meta"), {}, None, 60.0, Progress([], tmp_path))
 
 
 @pytest.mark.parametrize("learning_rate", [30.0, 1e30])  # after some rounds, and in the first
@@ -262,7 +283,7 @@ def test_of_seeds_trained_together_only_the_one_that_diverges_is_lost(
 
     monkeypatch.setattr(runner, "make_runs", wild)
     stack = few(["fedavg"])
-    run_stack(stack, tmp_path, torch.device("cpu"), {"device": "cpu"}, None, 60.0, Progress([], tmp_path))
+    run_stack(stack, tmp_path, CPU, {"device": "cpu"}, None, 60.0, Progress([], tmp_path))
     diverged, done = (find(cell, tmp_path) for cell in stack)
     expected = find(stack[1], quiet)
     assert diverged is not None
@@ -270,6 +291,25 @@ def test_of_seeds_trained_together_only_the_one_that_diverges_is_lost(
     assert expected is not None
     assert (diverged.status, done.status) == ("diverged", "done")
     assert done.clients["loss"] == pytest.approx(expected.clients["loss"], rel=1e-4)
+
+
+def test_seeds_that_go_on_alone_go_on_where_they_were(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[list[int]] = []
+
+    def diverging(runs: Sequence[Run], *rest: Any) -> Iterator[list[Federation]]:
+        begun.append([len(old.history.rounds) for old in rest[-1] or []])
+        for number, federations in enumerate(stacked_rounds(runs, *rest), start=1):
+            if number > 2 and len(runs) > 1:
+                raise DivergenceError("one of them")
+            yield federations
+
+    monkeypatch.setattr(runner, "stacked_rounds", diverging)
+    stack = few(["fedavg"])
+    run_stack(stack, tmp_path, CPU, {"device": "cpu"}, None, 60.0, Progress([], tmp_path))
+    assert begun == [[], [2], [2]]
+    assert all(find(cell, tmp_path) for cell in stack)
 
 
 SCRIPT = """
