@@ -372,6 +372,13 @@ def test_a_killed_command_goes_on_where_it_was(tmp_path: Path, monkeypatch: pyte
         assert kept.rounds[: len(before)] == before
 
 
+def test_a_tensor_may_have_any_name(ragged_task: Task, tmp_path: Path) -> None:
+    done = train(ragged_task, make("fedavg", ragged_task), rounds=1)
+    named = done._replace(state=done.state._replace(shared=done.state.shared | {"a/b/c": torch.ones(2)}))
+    save_checkpoint([named], tmp_path)
+    assert_all_same(load_checkpoint(tmp_path), [named])
+
+
 def test_tensors_that_lie_otherwise_in_memory_are_kept_too(ragged_task: Task, tmp_path: Path) -> None:
     done = train(ragged_task, make("fedavg", ragged_task), rounds=1)
     turned = done.state.map(lambda tensor: tensor.T.contiguous().T if tensor.dim() == 2 else tensor)
