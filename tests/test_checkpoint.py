@@ -396,6 +396,13 @@ def test_a_history_that_lost_rounds_is_refused(ragged_task: Task, tmp_path: Path
         load_checkpoint(tmp_path)
 
 
+def test_a_checkpoint_that_lost_a_file_is_refused(ragged_task: Task, tmp_path: Path) -> None:
+    train(ragged_task, make("fedavg", ragged_task), rounds=2, checkpoints=tmp_path)
+    (tmp_path / "round-000002/state-0.safetensors").unlink()
+    with pytest.raises(InputError, match=r"round-000002 is damaged.*state-0\.safetensors"):
+        load_checkpoint(tmp_path)
+
+
 def test_a_folder_that_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
     (tmp_path / "round-000003").mkdir()
     with pytest.raises(InputError, match=r"round-000003 is no checkpoint of this version"):
