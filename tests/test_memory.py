@@ -71,9 +71,12 @@ def test_counting_leaves_nothing_behind() -> None:
         gc.collect()
         return sum(type(thing) is Tensor for thing in gc.get_objects())
 
-    activation_bytes(task, method, state, inputs)
+    counted = activation_bytes(task, method, state, inputs)
     before = alive()
-    activation_bytes(task, method, state, inputs)
+    for mode in (True, False):
+        task.model.train(mode)
+        assert activation_bytes(task, method, state, inputs) == counted
+        assert task.model.training == mode
     assert alive() == before
 
 
@@ -153,6 +156,13 @@ class Centred(nn.Module):
         return inputs - self.share * inputs.mean(dim=0)
 
 
+class UpToEight(nn.Linear):
+    """Takes no more than two samples of each of four clients at once."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return super().forward(inputs.flatten(1) + inputs.new_zeros(8, 1)[: len(inputs)])
+
+
 class Attention(nn.Module):
     def __init__(self, dropout: float) -> None:
         super().__init__()
@@ -173,6 +183,7 @@ MEETINGS: dict[str, tuple[Callable[[], nn.Module], bool, bool]] = {
     "batch norm": (lambda: between(nn.BatchNorm1d(6)), True, False),
     "without statistics": (lambda: between(nn.BatchNorm1d(6, track_running_stats=False)), True, True),
     "a user's own": (lambda: between(Centred(1.0)), True, True),
+    "no more than eight": (lambda: UpToEight(20, 3), True, True),
     "nothing at first": (lambda: between(Centred(0.0)), True, True),
     # with more samples every output is smaller
     "shares of the batch": (lambda: nn.Sequential(nn.Flatten(), nn.Linear(20, 3), nn.Softmax(0)), True, True),
@@ -193,6 +204,15 @@ def test_whether_samples_meet_is_tried_out_in_training_and_in_evaluation(name: s
         assert samples_meet(in_mode, method, state) == meet
         assert memory.fillable(in_mode, method, state) == (not meet)
     assert torch.equal(torch.get_rng_state(), generator)
+
+
+def test_running_variances_stay_above_zero_while_it_is_tried_out() -> None:
+    task = make_task(lambda: between(nn.BatchNorm1d(6)), normal(5, 4))
+    method = methods.FedAvg(task.model)
+    state = first_state(task, method)
+    small = {name: 1e-3 * tensor for name, tensor in state.private.items()}
+    task.model.eval()
+    assert not samples_meet(task, method, state._replace(private=small))
 
 
 def test_only_known_means_are_filled_up() -> None:
@@ -350,7 +370,10 @@ def test_where_memory_is_not_enough_a_round_begins_anew_in_smaller_stacks(
     monkeypatch.setattr(Memory, "clients_at_once", lambda *_: 2)
     quiet = train(task, method)
     sizes = short_of_memory(monkeypatch, lambda number, _: number == failing)
+    forgotten: list[Steps] = []
+    monkeypatch.setattr(Steps, "forget", lambda steps: forgotten.append(steps))
     tried = train(task, method)
+    assert len(forgotten) == 1  # what is recorded would keep its memory
     assert sizes[failing] == 2
     assert set(sizes[failing + 1 :]) == {1}
     for one, other in zip(tried.state.tensors(), quiet.state.tensors(), strict=True):
