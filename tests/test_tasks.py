@@ -454,6 +454,7 @@ def test_settings_of_the_tasks(name: str, expected: tuple[float, ...]) -> None:
     )  # fmt: skip
     # in the paper's algorithm clients keep what is theirs
     assert (settings.stateful, settings.statistics) == (True, "local")
+    assert settings.evaluate_every == (1 if name.startswith("digits") else 10)
     assert recipe.about
 
 
