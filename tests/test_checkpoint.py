@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from floral_lite import Federation, History, InputError, Task, cli, methods, tasks, train
@@ -398,8 +399,13 @@ def test_a_history_that_lost_rounds_is_refused(ragged_task: Task, tmp_path: Path
 
 def test_a_checkpoint_that_lost_a_file_is_refused(ragged_task: Task, tmp_path: Path) -> None:
     train(ragged_task, make("fedavg", ragged_task), rounds=2, checkpoints=tmp_path)
-    (tmp_path / "round-000002/state-0.safetensors").unlink()
+    path = tmp_path / "round-000002/state-0.safetensors"
+    path.unlink()
     with pytest.raises(InputError, match=r"round-000002 is damaged.*state-0\.safetensors"):
+        load_checkpoint(tmp_path)
+    # nor is one whole whose parameters are none of a state
+    save_file({"mean/shared/0.weight": torch.ones(1)}, path)
+    with pytest.raises(InputError, match=r"round-000002 is damaged.*'state'"):
         load_checkpoint(tmp_path)
 
 
