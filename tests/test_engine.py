@@ -473,6 +473,14 @@ def test_steps_that_are_recorded_once_and_replayed(
         compare(task, methods.FLoRAL(task.model, 3, rank=1, router=NOISY))
 
 
+@pytest.mark.parametrize("limit", [2, 10**9])
+def test_recorded_steps_find_what_their_method_remembers(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rounds, "Steps", lambda record: Steps(replayed))
+    monkeypatch.setattr(Memory, "clients_at_once", lambda *_: limit)
+    task = task_of("wide", participation=1.0, momentum=0.9)
+    compare(task, HOOKED["fedprox"](task.model))
+
+
 class Noise:
     """Augmentation whose draws are real numbers."""
 
