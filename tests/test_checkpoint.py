@@ -410,8 +410,8 @@ def test_a_checkpoint_that_lost_a_file_is_refused(ragged_task: Task, tmp_path: P
 
 
 def test_a_folder_that_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "round-000003").mkdir()
-    with pytest.raises(InputError, match=r"round-000003 is no checkpoint of this version"):
+    (tmp_path / "round-999999").mkdir()
+    with pytest.raises(InputError, match=r"round-999999 is no checkpoint of this version"):
         load_checkpoint(tmp_path)
     (tmp_path / "round-1000000").mkdir()  # which is newer
     with pytest.raises(InputError, match=r"round-1000000 is no checkpoint of this version"):
