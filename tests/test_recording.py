@@ -47,6 +47,7 @@ def test_a_recording_waits_and_leaves_numbers_and_generators_as_they_were(
         told.append("step")
         client.shared["w"].add_(torch.rand(2))
         velocity.shared["w"].add_(1)
+        batch.inputs.add_(1)  # as the next batch will be copied there
         if told.count("step") == failing:
             raise RuntimeError("no memory")
         return torch.zeros(1)
@@ -59,6 +60,7 @@ def test_a_recording_waits_and_leaves_numbers_and_generators_as_they_were(
         record_on_cuda(step, client, velocity, batch, nothing)
     assert client.shared["w"].tolist() == [1.0, 1.0]
     assert velocity.shared["w"].tolist() == [0.0, 0.0]
+    assert not batch.inputs.any()
     assert torch.equal(torch.get_rng_state(), generator)
     steps = ["step", "step"] if failing == 2 else ["step", "step", "step", "wait", "step"]
     assert told == ["wait", *steps, "back", "wait"]
