@@ -31,6 +31,7 @@ from floral_lite import (
 from floral_lite.adaptors import Convolution, Norms
 from floral_lite.devices import device_name
 from floral_lite.federation import Engine, Run, federated_rounds, train_runs
+from floral_lite.federation.aggregate import mismatch
 from floral_lite.federation.loop import sample_clients
 from floral_lite.methods import ROUTER, Method
 from floral_lite.roles import Roles
@@ -393,6 +394,9 @@ def test_clients_are_evaluated_with_their_own_mixtures(ragged_task: Task, engine
     last = history.rounds[-1]
     assert last.mixture == pytest.approx(torch.softmax(state.private[ROUTER], dim=1).numpy())
     assert len({tuple(row) for row in last.mixture}) > 1
+    num_train = torch.tensor([float(len(shard)) for shard in ragged_task.train])
+    expected = mismatch(torch.tensor(last.mixture), ragged_task.clusters, num_train)
+    assert last.mismatch == pytest.approx(expected)
     method = methods.make("floral", ragged_task.model, num_clusters=2, rank=1)
     for client, (inputs, targets) in enumerate(ragged_task.test):
         outputs = functional_call(ragged_task.model, method.personalise(state.of_client(client)), (inputs,))
