@@ -246,6 +246,11 @@ def test_another_model_is_not_resumed(ragged_task: Task, tmp_path: Path) -> None
     next(other.model.parameters()).requires_grad_(False)
     with pytest.raises(InputError, match="another model: give the same one"):
         train(other, make("fedavg", other), rounds=2, checkpoints=tmp_path)
+    # nor is one of other numbers
+    (kept,) = load_checkpoint(tmp_path) or []
+    save_checkpoint([kept._replace(state=kept.state.map(Tensor.float))], tmp_path / "single")
+    with pytest.raises(InputError, match="another model: give the same one"):
+        train(ragged_task, make("fedavg", ragged_task), rounds=2, checkpoints=tmp_path / "single")
 
 
 @pytest.mark.parametrize(
@@ -327,6 +332,25 @@ def test_checkpoints_need_a_distance_of_at_least_one_round(ragged_task: Task, tm
         train(ragged_task, make("fedavg", ragged_task), checkpoints=tmp_path, checkpoint_every=0)
     with pytest.raises(InputError, match=r"checkpoint_every is 2\.5; it must be a whole number"):
         train(ragged_task, make("fedavg", ragged_task), checkpoints=tmp_path, checkpoint_every=2.5)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"warmup": 3}, "warmup is None, but .* has 3"),
+        ({"precision": None}, "precision is 'float32', but .* None"),
+    ],
+    ids=["no more", "not yet"],
+)
+def test_a_run_with_settings_that_are_not_those_of_today_is_not_resumed(
+    ragged_task: Task, tmp_path: Path, change: dict[str, Any], message: str
+) -> None:
+    method = make("fedavg", ragged_task)
+    done = train(ragged_task, method, rounds=1)
+    config = {name: value for name, value in {**done.history.config, **change}.items() if value is not None}
+    save_checkpoint([done._replace(history=replace(done.history, config=config))], tmp_path)
+    with pytest.raises(InputError, match=message):
+        train(ragged_task, method, rounds=2, checkpoints=tmp_path)
 
 
 @pytest.mark.parametrize("seeds", [1, 3])
