@@ -139,6 +139,17 @@ def test_the_moments_matter(ragged_task: Task, tmp_path: Path) -> None:
     assert not torch.allclose(resumed.state.shared["0.weight"], forgetful.state.shared["0.weight"])
 
 
+def test_where_nothing_is_averaged_the_server_has_nothing_to_remember(
+    ragged_task: Task, tmp_path: Path
+) -> None:
+    method = methods.Local(ragged_task.model)
+    train(ragged_task, method, rounds=2, checkpoints=tmp_path, **SERVERS[0])
+    resumed = train(ragged_task, method, rounds=4, checkpoints=tmp_path, **SERVERS[0])
+    assert not resumed.state.shared
+    whole = train(ragged_task, method, rounds=4, **SERVERS[0])
+    assert without_seconds(resumed.history) == without_seconds(whole.history)
+
+
 def test_a_finished_run_can_be_made_longer(ragged_task: Task, tmp_path: Path) -> None:
     method = make("learned", ragged_task)
     short = train(ragged_task, method, rounds=2, checkpoints=tmp_path)
