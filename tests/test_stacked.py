@@ -175,6 +175,11 @@ def test_a_stack_is_of_one_configuration() -> None:
     runs = [Run(task, noisy, 0), Run(task, methods.FLoRAL(task.model, 3, rank=1, precondition=False), 1)]
     with pytest.raises(InputError, match="of different configurations"):
         list(stacked_rounds(runs, task.settings))
+    # nor does it know which layers have adaptors
+    runs = [Run(task, methods.FLoRAL(task.model, 3, rank=1), seed) for seed in (0, 1)]
+    runs[1].method.plan.popitem()  # type: ignore[attr-defined]
+    with pytest.raises(InputError, match="of different configurations"):
+        list(stacked_rounds(runs, task.settings))
     # of which a configuration knows the same name
     losses = (lambda outputs, targets, share=share: share * outputs.mean() for share in (1, 2))
     others = [replace(task, loss=loss) for loss in losses]
