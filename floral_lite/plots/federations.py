@@ -55,7 +55,7 @@ def image_grid(
     return made
 
 
-def check_labelled(histories: object) -> None:
+def _check_labelled(histories: object) -> None:
     """Raise InputError unless they are runs by their labels."""
     require(
         isinstance(histories, Mapping) and len(histories) > 0,
@@ -73,7 +73,7 @@ def curves(histories: Mapping[str, History], value: str = "test_accuracy") -> Pi
     Raises:
         InputError: there is no such value, or no run.
     """
-    check_labelled(histories)
+    _check_labelled(histories)
     check_names("value", [value], VALUES)
     made, ((axis,),) = figure(1, 1, 6.4, 3.4)
     factor = 100 if value == "test_accuracy" else 1
@@ -94,7 +94,7 @@ def accuracy_per_cluster(histories: Mapping[str, History]) -> Picture:
     Raises:
         InputError: there is no run, or one was not evaluated.
     """
-    check_labelled(histories)
+    _check_labelled(histories)
     made, ((axis,),) = figure(1, 1, 6.4, 3.2)
     means = {
         label: 100 * history.clients().groupby("cluster")["accuracy"].mean()
