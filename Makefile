@@ -28,7 +28,7 @@ ifneq ($(shell command -v npm),)
 MATHJAX := book/_vendor/tex-svg-full.js
 endif
 
-.PHONY: book chapters test test-flower flower-demo lint serve coursework clean clean-notebooks lock
+.PHONY: book chapters test test-flower flower-demo lint serve notebooks coursework clean clean-notebooks lock
 
 book: $(BUILT)
 	@echo "Open $(CURDIR)/_build/html/index.html"
@@ -73,6 +73,11 @@ lint: $(INSTALLED)
 
 serve: $(BUILT)
 	$(BIN)/python -m http.server --bind 127.0.0.1 --directory _build/html $(PORT)
+
+# The chapters for plain Jupyter and Colab, which know no MyST: make notebooks FOLDER=../notebooks
+notebooks: FOLDER := _build/notebooks
+notebooks: $(INSTALLED)
+	$(BIN)/python book/_ext/plain.py $(FOLDER)
 
 # Assignments for nbgrader, see book/lecturers.md: make coursework FOLDER=../course CHAPTERS="03 07"
 FOLDER := _build/coursework

@@ -4,6 +4,7 @@ python book/_ext/chapters.py   writes that into the notebooks.
 """
 
 import re
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ METADATA = {
     "language_info": {"name": "python"},
 }
 SOLUTION = re.compile(r"\{solution-(start|end)\}")  # the directives around a solution
-FOLDED = "# @title Solution"  # what Colab shows of a folded cell
+FOLDED = "# @title Solution"  # what Colab shows of a folded solution
 COLAB = re.compile(r"https://colab\.research\.google\.com/github/[^\s)\"]+")
 
 
@@ -33,6 +34,7 @@ def notebooks() -> list[Path]:
     return [path for page in pages() if (path := BOOK / f"{page}.ipynb").exists()]
 
 
+@cache
 def repository() -> dict[str, str]:
     """The repository's url, branch and path_to_book."""
     config: dict[str, Any] = yaml.safe_load((ROOT / "_config.yml").read_text(encoding="utf-8"))
@@ -55,9 +57,14 @@ def folder_url() -> str:
     return f"{place['url']}/blob/{place['branch']}/{place['path_to_book']}"
 
 
+def notebooks_url() -> str:
+    """Where the repository shows the chapters as plain notebooks: a branch that plain.py fills."""
+    return f"{repository()['url']}/blob/notebooks"
+
+
 def colab_url(page: str) -> str:
     """Where Colab opens a page's notebook."""
-    folder = folder_url().replace("https://github.com", "https://colab.research.google.com/github")
+    folder = notebooks_url().replace("https://github.com", "https://colab.research.google.com/github")
     return f"{folder}/{page}.ipynb"
 
 
@@ -71,6 +78,14 @@ def solutions(notebook: nbformat.NotebookNode) -> list[nbformat.NotebookNode]:
         elif inside and cell.cell_type == "code":
             found.append(cell)
     return found
+
+
+def fold(cell: nbformat.NotebookNode, title: str) -> None:
+    """Fold a cell's code in JupyterLab and Colab; the latter shows the title in its place."""
+    cell.metadata.jupyter = {"source_hidden": True}
+    cell.metadata.cellView = "form"
+    if not cell.source.startswith(title):
+        cell.source = f"{title}\n{cell.source}"
 
 
 def mend(page: str, notebook: nbformat.NotebookNode) -> None:
@@ -89,10 +104,7 @@ def mend(page: str, notebook: nbformat.NotebookNode) -> None:
         if cell.cell_type == "markdown":
             cell.source = COLAB.sub(colab_url(page), cell.source)
     for cell in solutions(notebook):
-        cell.metadata.jupyter = {"source_hidden": True}
-        cell.metadata.cellView = "form"
-        if not cell.source.startswith(FOLDED):
-            cell.source = f"{FOLDED}\n{cell.source}"
+        fold(cell, FOLDED)
 
 
 if __name__ == "__main__":

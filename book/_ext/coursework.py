@@ -23,6 +23,7 @@ from nbformat import NotebookNode
 from traitlets.config.loader import PyFileConfigLoader
 
 import chapters
+import plain
 
 POINTS = 1
 CONFIG = """\
@@ -46,7 +47,6 @@ DIRECTIVE = re.compile(r"^(`{3,})\{(exercise|solution-start|solution-end)\}(.*?)
 # The check, the stub, and the call that a reader of the chapter takes the # from.
 STUB = re.compile(r"(.*?)(^def (my_\w+).*?)^# (check_\w+)\(\3\)\s*\Z", re.M | re.S)
 COLAB_LINK = re.compile(r"^\[[^\]]*\]\(" + chapters.COLAB.pattern + r"\)\n*", re.M)
-PAGE_LINK = re.compile(r"\]\(((?!https?:|#)[^)\s]+\.(?:ipynb|md))\)")  # to another page of the book
 HOW_TO_CHECK = re.compile(r"remove the `#` before\s+the check, run the cell")
 
 
@@ -91,15 +91,15 @@ def exercise(label: str, stub: re.Match[str], solution: str) -> list[NotebookNod
 def convert(notebook: NotebookNode) -> NotebookNode:
     """What nbgrader starts from: the solutions inside the answers, points on the tests."""
     cells: list[NotebookNode] = []
-    label, number = "", 0
+    label = ""
     stub: re.Match[str] | None = None
     solution: list[str] | None = None  # the code of the solution that is open
     words: list[NotebookNode] = []  # and what the chapter says about it
     for kind, source, argument in pieces(notebook):
         if kind == "exercise":
             options, _, text = source.partition("\n\n")
-            label, number = options.removeprefix(":label:").strip(), number + 1
-            source = f"### Exercise {number}: {argument}\n\n{text.strip()}"
+            label = options.removeprefix(":label:").strip()
+            source = f"### {plain.targets()[label].words}: {argument}\n\n{text.strip()}"
             cells.append(nbformat.v4.new_markdown_cell(source, id=label))
         elif kind == "solution-start":
             solution, words = [], []
@@ -121,8 +121,8 @@ def convert(notebook: NotebookNode) -> NotebookNode:
             source = HOW_TO_CHECK.sub("run the cell and the check below it", COLAB_LINK.sub("", source))
             cells.append(nbformat.v4.new_markdown_cell(source, id=f"cell-{len(cells)}"))
     for cell in cells:
-        if cell.cell_type == "markdown":  # the other pages are not beside it
-            cell.source = PAGE_LINK.sub(rf"]({chapters.folder_url()}/\1)", cell.source)
+        if cell.cell_type == "markdown":
+            cell.source = plain.inline(cell.source)
     made: NotebookNode = nbformat.v4.new_notebook(cells=cells, metadata=notebook.metadata)
     return made
 

@@ -1,4 +1,4 @@
-"""What the book's pages need to stand alone: local scripts, each of them once, no kernel, numbers."""
+"""What the book's pages need to stand alone: local scripts, each of them once, no kernel, numbers, Colab."""
 
 import json
 import os
@@ -9,6 +9,8 @@ from typing import Any
 from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.config import Config
+
+import chapters
 
 BOOK = Path(__file__).resolve().parents[1]
 SCRIPT = "tex-svg-full.js"
@@ -41,6 +43,16 @@ def keep_scripts_once(
     context["script_files"] = list(kept.values())
 
 
+def open_plain_notebooks(
+    app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: object
+) -> None:
+    """The theme's button would open a chapter's source in Colab, which knows no MyST."""
+    for group in context.get("header_buttons", []):
+        for button in group.get("buttons", []):
+            if button["text"] == "Colab":
+                button["url"] = chapters.colab_url(page)
+
+
 def number_chapters(app: Sphinx, doctree: nodes.document) -> None:
     """The text says "chapter 9": the title has its file's 9, on the page and in the contents."""
     if number := re.match(r"\d\d(?=-)", app.env.docname):
@@ -53,5 +65,6 @@ def setup(app: Sphinx) -> dict[str, bool]:
     os.environ["FLORAL_LITE_STATIC_PAGE"] = "1"
     app.connect("config-inited", choose_mathjax)
     app.connect("doctree-read", number_chapters, priority=400)  # before Sphinx collects the titles
+    app.connect("html-page-context", open_plain_notebooks, priority=900)
     app.connect("html-page-context", keep_scripts_once, priority=900)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

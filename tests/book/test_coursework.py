@@ -13,6 +13,7 @@ from pathlib import Path
 import chapters
 import coursework
 import nbformat
+import plain
 import pytest
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell as code
@@ -28,7 +29,7 @@ def chapter() -> NotebookNode:
         text(f"# A chapter\n\n[In Colab]({chapters.colab_url('old')})\n\nTwo numbers."),
         code("two = 2"),
         text("## Exercises\n\nWrite your function, remove the `#` before\nthe check, run the cell."),
-        text("```{exercise} Twice\n:label: twice\n\nReturn $2 n$.\n```"),
+        text("```{exercise} Twice\n:label: twice\n\nReturn $2 n$, by {eq}`product`.\n```"),
         code(
             "def check_twice(twice):\n    assert twice(3) == two * 3, 'which factor?'\n\n\n"
             "def my_twice(n):\n    return None  # your code here\n\n\n# check_twice(my_twice)"
@@ -53,6 +54,18 @@ def chapter() -> NotebookNode:
     return notebook
 
 
+@pytest.fixture
+def numbered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The exercises of `chapter` have places in the book."""
+    places = {
+        "twice": ("Exercise 7", "x.ipynb"),
+        "any": ("Exercise 8", "x.ipynb"),
+        "product": ("(3)", "y.ipynb"),
+    }
+    labels = {label: plain.Target(file, words) for label, (words, file) in places.items()}
+    monkeypatch.setattr(plain, "targets", lambda: labels)
+
+
 def source(notebook: NotebookNode) -> str:
     return "\n\n".join(cell.source for cell in notebook.cells)
 
@@ -69,6 +82,7 @@ def in_exercises(notebook: NotebookNode, kind: str) -> list[NotebookNode]:
     return [cell for cell in graded if cell.metadata.nbgrader.grade_id.endswith(f"-{kind}")]
 
 
+@pytest.mark.usefixtures("numbered")
 def test_exercises_become_a_check_an_answer_and_a_test() -> None:
     made = coursework.convert(chapter())
     nbformat.validate(made)
@@ -84,13 +98,15 @@ def test_exercises_become_a_check_an_answer_and_a_test() -> None:
         "my_zero = nothing\n### END SOLUTION"
     )
     seen = for_students(made)
-    assert "### Exercise 2: Any number\n\nReturn `0`." in seen
+    assert "### Exercise 8: Any number\n\nReturn `0`." in seen
+    assert f"Return $2 n$, by [(3)]({chapters.notebooks_url()}/y.ipynb)." in seen
     assert "run the cell and the check below it" in seen
     assert seen.index("Two numbers.") < seen.index("my_twice") < seen.index("That was all.")
     for hidden in ("n + n", "the sum", "no product", "simpler", "return 0", "colab", "{"):
         assert hidden not in seen
 
 
+@pytest.mark.usefixtures("numbered")
 def test_an_exercise_without_its_parts_is_named() -> None:
     without_call, without_stub = chapter(), chapter()
     without_call.cells[7].source = "print(2)"
@@ -109,8 +125,9 @@ def test_every_chapter_is_an_assignment(path: Path) -> None:
     seen = for_students(made)
     assert len(in_exercises(made, "test")) == source(notebook).count("{exercise}") >= 3
     assert not re.search(r"\{(exercise|solution-\w+)\}|remove the `#`|colab\.research", seen)
-    assert f"]({chapters.folder_url()}/" in seen
+    assert f"]({chapters.notebooks_url()}/" in seen
     assert not re.search(r"\]\((?!https?:|#)[^)\s]+\.(ipynb|md)\)", seen)
+    assert not re.search(r"\{(eq|ref|doc|cite|cite:t)\}`", seen)
     for solved in chapters.solutions(notebook):
         answer = solved.source.removeprefix(chapters.FOLDED).strip()
         assert answer in source(made)
