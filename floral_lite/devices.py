@@ -33,7 +33,7 @@ def find_device(name: str | torch.device) -> torch.device:
     there = devices()
     if name == "auto":
         return torch.device(there[0])
-    wanted = {"cuda": "cuda:0", "mps:0": "mps"}.get(str(name), str(name))
+    wanted = {"cuda": "cuda:0", "mps:0": "mps", "cpu:0": "cpu"}.get(str(name), str(name))
     require(
         wanted in there,
         f"device is {str(name)!r}; this machine has {', '.join(there)}: name one of them, or 'auto'",

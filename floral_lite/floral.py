@@ -85,6 +85,10 @@ class Floral(nn.Module):
         """Plan the adaptors, then register their tensors, the router and the client's own statistics."""
         super().__init__()
         require(
+            isinstance(model, nn.Module),
+            f"model is {model!r}; give an nn.Module, such as nn.Linear(64, 10)",
+        )
+        require(
             router is None or isinstance(router, Router),
             f"router is {router!r}; give a Router, such as Router(floor=0.01)",
         )

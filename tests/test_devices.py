@@ -9,6 +9,7 @@ from floral_lite.devices import device_name, find_device
 
 def test_the_cpu_is_always_there() -> None:
     assert find_device("cpu") == torch.device("cpu")
+    assert find_device("cpu:0") == torch.device("cpu")
     assert device_name(torch.device("cpu")).endswith(", 1 thread")  # of each test
 
 

@@ -643,6 +643,12 @@ def test_arguments_out_of_range_are_refused(arguments: Mapping[str, Any], messag
     assert all(torch.equal(tensor, before[name]) for name, tensor in base.state_dict().items())
 
 
+@pytest.mark.parametrize("model", ["cnn", None, nn.Linear])
+def test_what_is_no_module_is_refused(model: Any) -> None:
+    with pytest.raises(InputError, match=r"model is .*; give an nn\.Module"):
+        Floral(model, rank=1)
+
+
 @pytest.mark.parametrize(
     ("base", "options"),
     [(nn.Sequential(nn.ReLU()), {}), (nn.LayerNorm(3), {"norms": "none"})],

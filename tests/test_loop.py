@@ -640,6 +640,12 @@ def test_what_is_no_task_is_refused(ragged_task: Task) -> None:
         train("digits-rotate", methods.FedAvg(ragged_task.model))  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("switched_off", [torch.no_grad, torch.inference_mode])
+def test_training_without_gradients_is_refused(ragged_task: Task, switched_off: Any, engine: Engine) -> None:
+    with switched_off(), pytest.raises(InputError, match=r"switched off here, by torch.no_grad\(\) or"):
+        train(ragged_task, methods.FedAvg(ragged_task.model), rounds=1, engine=engine)
+
+
 def test_what_is_no_list_of_runs_is_refused(ragged_task: Task) -> None:
     one = Run(ragged_task, methods.FedAvg(ragged_task.model))
     for runs in (one, [tuple(one)]):

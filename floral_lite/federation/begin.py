@@ -37,8 +37,13 @@ def begin(runs: Sequence[Run], settings: Settings, device: torch.device, engine:
     """Check the runs, bring them to the device, and ask the clients where the method does.
 
     Raises:
-        InputError: a run is none, cannot be trained so, or differs from the first in more than data and seed.
+        InputError: a run is none, cannot be trained so, or differs from the first in more than data and seed;
+            or gradients are switched off.
     """
+    require(
+        torch.is_grad_enabled(),
+        "gradients are switched off here, by torch.no_grad() or torch.inference_mode(): train outside of it",
+    )
     for run in runs:
         check_run(run)
     moved: dict[torch.Tensor, torch.Tensor] = {}
