@@ -61,7 +61,7 @@ def references() -> dict[str, tuple[str, str, str]]:
     found = {}
     for formatted in Style().format_bibliography(bibliography):
         entry = bibliography.entries[formatted.key]
-        names = [str(person.rich_last_names[-1]) for person in entry.persons["author"]]
+        names = [" ".join(map(str, person.rich_last_names)) for person in entry.persons["author"]]
         authors = " and ".join(names) if len(names) < 3 else f"{names[0]} *et al.*"
         whole = " ".join(formatted.text.render(Backend()).split()).replace('"', "'")
         found[formatted.key] = authors, entry.fields["year"], whole
