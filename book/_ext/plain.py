@@ -1,4 +1,4 @@
-"""The chapters for readers in Colab and Jupyter, which know no MyST: what `make notebooks` writes.
+"""The chapters for Colab and Jupyter, which know no MyST: `make notebooks`, and the pages' download buttons.
 
 python book/_ext/plain.py FOLDER
 
@@ -147,9 +147,13 @@ def convert(page: str, notebook: NotebookNode) -> NotebookNode:
     return notebook
 
 
-if __name__ == "__main__":
-    folder = Path(sys.argv[1])
+def write(folder: Path) -> None:
+    """All chapters, as plain notebooks into a folder."""
     folder.mkdir(parents=True, exist_ok=True)
     for path in chapters.notebooks():
         nbformat.write(convert(path.stem, nbformat.read(path, as_version=4)), folder / path.name)
-    print(f"{len(chapters.notebooks())} notebooks in {folder}")
+
+
+if __name__ == "__main__":
+    write(Path(sys.argv[1]))
+    print(f"{len(chapters.notebooks())} notebooks in {sys.argv[1]}")

@@ -11,6 +11,7 @@ from sphinx.application import Sphinx
 from sphinx.config import Config
 
 import chapters
+import plain
 
 BOOK = Path(__file__).resolve().parents[1]
 SCRIPT = "tex-svg-full.js"
@@ -53,6 +54,12 @@ def open_plain_notebooks(
                 button["url"] = chapters.colab_url(page)
 
 
+def bring_plain_notebooks(app: Sphinx, exception: Exception | None) -> None:
+    """So does the button that downloads a page; it brings what Sphinx has put into _sources."""
+    if exception is None and app.builder.name == "html":
+        plain.write(Path(app.outdir) / "_sources")
+
+
 def number_chapters(app: Sphinx, doctree: nodes.document) -> None:
     """The text says "chapter 9": the title has its file's 9, on the page and in the contents."""
     if number := re.match(r"\d\d(?=-)", app.env.docname):
@@ -67,4 +74,5 @@ def setup(app: Sphinx) -> dict[str, bool]:
     app.connect("doctree-read", number_chapters, priority=400)  # before Sphinx collects the titles
     app.connect("html-page-context", open_plain_notebooks, priority=900)
     app.connect("html-page-context", keep_scripts_once, priority=900)
+    app.connect("build-finished", bring_plain_notebooks)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

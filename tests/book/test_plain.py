@@ -67,6 +67,7 @@ def test_citations_are_authors_and_year() -> None:
     assert re.sub(r"\]\(.*?\"\)", "]", found) == (
         "([McMahan *et al.*, 2017]), Stich [(2019)], ([Eckart and Young, 1936])"
     )
+    assert found.count('"') == 6  # titles are quoted, and so quote nothing
     assert "Communication-efficient learning of deep networks" in found
 
 
@@ -139,3 +140,11 @@ class TestChapter:
         assert re.findall(r"^### (Exercise \d+): ", source, re.M) == re.findall(
             r'class="caption-number">(Exercise \d+) ', html
         )
+
+    def test_is_what_the_built_page_s_button_downloads(self, path: Path) -> None:
+        page = BUILT / f"{path.stem}.html"
+        if not page.exists():
+            without("no built book: make book")
+        assert f'href="_sources/{path.name}"' in page.read_text(encoding="utf-8")
+        there = nbformat.read(BUILT / "_sources" / path.name, as_version=4)
+        assert there.cells == converted(path).cells
