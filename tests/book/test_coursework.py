@@ -54,16 +54,14 @@ def chapter() -> NotebookNode:
     return notebook
 
 
+# Where its exercises are in the book, and what else it refers to.
+PLACES = {"twice": ("x.ipynb", "Exercise 7"), "any": ("x.ipynb", "Exercise 8"), "product": ("y.ipynb", "(3)")}
+
+
 @pytest.fixture
 def numbered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The exercises of `chapter` have places in the book."""
-    places = {
-        "twice": ("Exercise 7", "x.ipynb"),
-        "any": ("Exercise 8", "x.ipynb"),
-        "product": ("(3)", "y.ipynb"),
-    }
-    labels = {label: plain.Target(file, words) for label, (words, file) in places.items()}
-    monkeypatch.setattr(plain, "targets", lambda: labels)
+    targets = {label: plain.Target(*place) for label, place in PLACES.items()}
+    monkeypatch.setattr(plain, "targets", lambda: targets)
 
 
 def source(notebook: NotebookNode) -> str:
@@ -154,14 +152,16 @@ def test_no_other_cell_needs_what_a_solution_makes(path: Path) -> None:
     """Who hands in answers of their own has none of it: a chapter's last cell ran into a NameError."""
     notebook = nbformat.read(path, as_version=4)
     solved = chapters.solutions(notebook)
-    plain = [cell for cell in notebook.cells if cell.cell_type == "code" and "%pip" not in cell.source]
-    read, made = names([cell for cell in plain if cell not in solved])
+    code_cells = [cell for cell in notebook.cells if cell.cell_type == "code" and "%pip" not in cell.source]
+    read, made = names([cell for cell in code_cells if cell not in solved])
     assert not read & (names(solved)[1] - made)
 
 
-WRITE = (
-    "import sys, pathlib, coursework; coursework.write(list(pathlib.Path().glob('*.ipynb')), pathlib.Path())"
-)
+WRITE = f"""
+import coursework, pathlib, plain
+plain.targets = lambda: {{label: plain.Target(*place) for label, place in {PLACES}.items()}}
+coursework.write(list(pathlib.Path().glob("*.ipynb")), pathlib.Path())
+"""
 
 
 def run(folder: Path, *arguments: str) -> None:
@@ -173,6 +173,7 @@ def run(folder: Path, *arguments: str) -> None:
 
 
 @pytest.mark.skipif(find_spec("nbgrader") is None, reason="`make coursework` installs nbgrader")
+@pytest.mark.usefixtures("numbered")
 def test_right_answers_get_all_points_and_wrong_ones_none(tmp_path: Path) -> None:
     edited = coursework.convert(chapter())
     in_exercises(edited, "check")[0].source += "\n\n# a lecturer was here"
