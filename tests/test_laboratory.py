@@ -15,7 +15,17 @@ import pytest
 
 from floral_lite import InputError, Task, methods, tasks, widgets
 from floral_lite.federation import History, Round
-from floral_lite.laboratory import Choices, Laboratory, Progress, Training, as_code, in_turns, panel, training
+from floral_lite.laboratory import (
+    Choices,
+    Laboratory,
+    Progress,
+    Training,
+    as_code,
+    controls,
+    in_turns,
+    panel,
+    training,
+)
 from floral_lite.laboratory import numbers as lines
 from floral_lite.plots import Picture
 
@@ -326,6 +336,15 @@ def test_a_control_that_moves_begins_anew_only_while_it_runs(laboratory: Laborat
     until(lambda: "rho = 20%" in laboratory.table.value)
     assert laboratory.training.running
     assert not laboratory._kept  # neither finished nor stopped
+
+
+def test_it_computes_on_a_gpu_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    for there in (["cpu"], ["cuda:0", "cuda:1", "cpu"]):
+        for module in (panel, controls):
+            monkeypatch.setattr(module, "devices", lambda there=there: there)
+        control = Laboratory().controls["device"]
+        assert control.value == there[0]
+        assert set(control.options) == set(there)
 
 
 def test_a_slider_tells_its_value_when_it_is_let_go(laboratory: Laboratory) -> None:

@@ -10,6 +10,7 @@ import pandas as pd
 from matplotlib.colors import to_hex
 
 from .. import tasks
+from ..devices import devices
 from ..errors import InputError
 from ..on_page import OnPage
 from ..plots import COLOURS, Picture
@@ -41,7 +42,7 @@ class Laboratory:
 
     Run starts what the controls say, and Stop ends it. A control that changes while it runs starts it anew.
     What was finished or stopped stays as a thin line, numbered as in the table: the last eight, until another
-    task is chosen. 'As code' is the Python that repeats the runs.
+    task is chosen. 'As code' is the Python that repeats the runs. It begins on the GPU where there is one.
 
     It shows itself in a notebook: in JupyterLab, VS Code and Colab. It trains in a thread, so that other
     cells can be run meanwhile; `stop()` ends it as the button does.
@@ -54,7 +55,7 @@ class Laboratory:
 
     def __init__(self) -> None:
         """Make the widgets; nothing runs yet."""
-        start = Choices()
+        start = Choices(device=devices()[0])
         self.controls = controls(start)
         self.training = Training(self._show)
         self._kept: deque[Kept] = deque(maxlen=KEPT)
