@@ -266,6 +266,12 @@ def test_a_mixture_that_is_none_is_refused(tmp_path: Path, mixture: list[float],
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_plain_network_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"model is a Linear; it must be a Floral"):
+        export_peft(nn.Linear(3, 2), tmp_path / "here")  # type: ignore[arg-type]
+    assert not (tmp_path / "here").exists()
+
+
 def test_the_offer_of_the_merged_model_works(tmp_path: Path) -> None:
     model = trained(nn.Sequential(nn.Linear(8, 3), nn.LayerNorm(3)))
     # as the refusal says
