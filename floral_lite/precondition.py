@@ -108,9 +108,10 @@ def _check_epsilon(epsilon: float) -> None:
 def _gram(factor: Tensor, epsilon: float) -> Tensor:
     """V^T V + eps I of factors (..., n, R), in double precision: in single, eps is lost beside a large V."""
     precision = torch.float32 if factor.device.type == "mps" else torch.float64
-    factor = factor.to(precision, memory_format=torch.contiguous_format)
-    identity = torch.eye(factor.shape[-1], dtype=precision, device=factor.device)
-    return factor.mT @ factor + epsilon * identity
+    factor = factor.to(precision)
+    gram = factor.mT @ factor
+    gram.diagonal(dim1=-2, dim2=-1).add_(epsilon)
+    return gram
 
 
 def by_matrix(gradient: Tensor, other: Tensor, epsilon: float = EPSILON) -> Tensor:

@@ -16,17 +16,18 @@ from .settings import Settings
 
 def side_by_side(factor: Tensor) -> Tensor:
     """The columns of all clusters of a factor (k, C, n, R) side by side: (k, n, C R)."""
-    return factor.movedim(1, 2).flatten(2)
+    return factor.mT.flatten(1, 2).mT
 
 
 def laid_side_by_side(factor: Tensor) -> Tensor:
-    """A factor (k, C, ..., R), in memory as (k, ..., C, R), so that `side_by_side` is a view."""
-    return factor.movedim(1, -2).contiguous().movedim(-2, 1)
+    """A factor (k, C, ..., R), in memory as (k, C, R, ...), so that `side_by_side` is a view."""
+    # and each column in one piece: products with few columns run several times as fast
+    return factor.movedim(-1, 2).contiguous().movedim(2, -1)
 
 
 def in_memory_side_by_side(factor: Tensor) -> bool:
     """Whether it lies so, and what is written into `side_by_side` is written into the factor."""
-    return factor.movedim(1, 2).is_contiguous()
+    return factor.mT.is_contiguous()
 
 
 def beside(outputs: Tensor, inner: Tensor, u: Tensor, mixture: Tensor) -> Tensor:

@@ -24,7 +24,7 @@ from .settings import Settings
 from .task import Task
 
 # On a CPU more clients at once save calls, until they only wait for memory.
-CPU_BYTES = 128 * 2**20
+CPU_BYTES = 192 * 2**20
 # Of a GPU's memory; the rest is for the data, and for what the counting leaves out.
 GPU_SHARE = 1 / 3
 
