@@ -88,5 +88,5 @@ class SteppingBeside(torch.autograd.Function):
         rate, decay = ctx.settings.learning_rate, ctx.settings.weight_decay
         # U <- (1 - eta lambda) U - eta g^T x V, V <- (1 - eta lambda) V - eta x^T g U
         for factor, left, right in ((u, of_sum, inner), (v, inputs, outer)):
-            side_by_side(factor).baddbmm_(left.mT, right, beta=1 - rate * decay, alpha=-rate)
+            side_by_side(factor).mT.baddbmm_(right.mT, left, beta=1 - rate * decay, alpha=-rate)
         return gradient, of_inputs, None, None, of_mixture, None, None
