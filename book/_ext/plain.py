@@ -63,7 +63,7 @@ def references() -> dict[str, tuple[str, str, str]]:
         entry = bibliography.entries[formatted.key]
         names = [" ".join(map(str, person.rich_last_names)) for person in entry.persons["author"]]
         authors = " and ".join(names) if len(names) < 3 else f"{names[0]} *et al.*"
-        whole = " ".join(formatted.text.render(Backend()).split()).replace('"', "'")
+        whole = " ".join(formatted.text.render(Backend()).split())
         found[formatted.key] = authors, entry.fields["year"], whole
     return found
 
@@ -124,11 +124,11 @@ def fold_solutions(notebook: NotebookNode) -> None:
     for cell in notebook.cells:
         if cell.cell_type == "markdown":
             first, *rest = SOLUTION.split(cell.source)
-            texts, solved = [first, *rest[1::2]], [inside, *(kind == "start" for kind in rest[::2])]
-            inside = solved[-1]
+            texts, insides = [first, *rest[1::2]], [inside, *(kind == "start" for kind in rest[::2])]
+            inside = insides[-1]
             cell.source = "\n\n".join(
-                folded("Solution", text) if yes else text.strip()
-                for text, yes in zip(texts, solved, strict=True)
+                folded("Solution", text) if is_solution else text.strip()
+                for text, is_solution in zip(texts, insides, strict=True)
                 if text.strip()
             )
 

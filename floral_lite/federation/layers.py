@@ -131,8 +131,8 @@ def convolution(layer: nn.Conv2d, inputs: Tensor, weight: Tensor, bias: Tensor |
         return patches.convolution(layer, inputs, weight, bias)
     if num_clients == 1:
         # pooling, and mostly the convolution too, is faster on a CPU with the channels last in memory
-        images = inputs[0].contiguous(memory_format=torch.channels_last)
-        return run(images, weight[0], None if bias is None else bias[0], layer.groups)[None]
+        images = inputs.squeeze(0).contiguous(memory_format=torch.channels_last)
+        return run(images, weight.squeeze(0), None if bias is None else bias.squeeze(0), layer.groups)[None]
     if weight.stride(0) == 0:
         outputs = run(inputs.flatten(0, 1), weight[0], None, layer.groups)
         outputs = outputs.reshape(num_clients, batch, *outputs.shape[1:])

@@ -23,7 +23,8 @@ from .recording import Steps
 from .settings import Settings
 from .task import Task
 
-# On a CPU more clients at once save calls, until they only wait for memory.
+# On a CPU more clients at once save calls, until they only wait for memory. This much takes the thirty of
+# a round of MNIST with FLoRAL at 10%.
 CPU_BYTES = 192 * 2**20
 # Of a GPU's memory; the rest is for the data, and for what the counting leaves out.
 GPU_SHARE = 1 / 3

@@ -67,8 +67,11 @@ def test_citations_are_authors_and_year() -> None:
     assert re.sub(r"\]\(.*?\"\)", "]", found) == (
         "([McMahan *et al.*, 2017]), Stich [(2019)], ([Eckart and Young, 1936])"
     )
-    assert found.count('"') == 6  # titles are quoted, and so quote nothing
     assert "Communication-efficient learning of deep networks" in found
+
+
+def test_no_reference_ends_its_links_title() -> None:
+    assert not [key for key, (*_, whole) in plain.references().items() if '"' in whole]
 
 
 def test_an_exercise_is_a_heading_and_its_solution_is_folded() -> None:
