@@ -3,6 +3,7 @@
 import difflib
 import operator
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import get_args
 
 
@@ -40,16 +41,16 @@ def require(condition: bool, message: str) -> None:
 
 
 def whole_number(name: str, value: object) -> int:
-    """The value as an int, NumPy's integers too, or InputError if it is none.
+    """The value as an int, NumPy's integers too, or InputError if it is none; True and False are none.
 
     Args:
         name: of the argument.
         value: what the user gave for it.
     """
-    try:
-        return operator.index(value)  # type: ignore[arg-type]
-    except TypeError:
-        raise InputError(f"{name} is {value!r}; it must be a whole number") from None
+    with suppress(TypeError):
+        if not isinstance(value, bool):
+            return operator.index(value)  # type: ignore[arg-type]
+    raise InputError(f"{name} is {value!r}; it must be a whole number")
 
 
 def check_choice(name: str, value: object, choices: object) -> None:

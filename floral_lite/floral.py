@@ -17,7 +17,7 @@ from .errors import require
 from .factored import Mixture
 from .mixing import Mixing, Route
 from .roles import joined
-from .router import Router, check_simplex, uniform_logits
+from .router import Router, check_rule, check_simplex, uniform_logits
 
 if TYPE_CHECKING:
     from .describe import Description
@@ -98,6 +98,7 @@ class Floral(nn.Module):
         self.num_clusters = adaptors.check_num_clusters(num_clusters)
         self.options = Options(rank, budget, init, convolution, biases, norms)
         self.router = router or Router()
+        check_rule(self.router, self.num_clusters)
         self.mixing: Route = "auto"
         self.plan = adaptors.plan(model, self.options)
         self.adaptors, self.statistics = nn.Module(), nn.Module()

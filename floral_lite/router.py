@@ -224,3 +224,16 @@ def check_simplex(name: str, rows: Tensor) -> None:
         f"{name} has sums {sums.tolist()} and a smallest entry {float(rows.min()):g}; entries must "
         "be at least 0 and sum to 1: divide by the sum",
     )
+
+
+def check_rule(router: Router, num_clusters: int) -> None:
+    """Raise InputError unless a rule of a user's own makes C weights of a client's C logits."""
+    rule = f"{type(router).__name__}.mixture"
+    if type(router) is not Router:
+        logits = torch.rand(num_clusters, generator=torch.Generator().manual_seed(0))
+        weights = router.mixture(logits)
+        require(
+            getattr(weights, "shape", None) == logits.shape,
+            f"{rule} gives {weights!r} for {num_clusters} logits; it must give a weight for each",
+        )
+        check_simplex(rule, weights)

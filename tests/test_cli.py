@@ -361,6 +361,17 @@ def test_resume_needs_the_folder_of_the_run(monkeypatch: pytest.MonkeyPatch, tmp
     assert not list(tmp_path.iterdir())
 
 
+def test_resume_with_another_seed_names_the_seed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The task's has changed with it, and comes first in the configuration."""
+    monkeypatch.chdir(tmp_path)
+    command = ["run", "synthetic-linear", "--method", "fedavg", "--rounds", "1", "--out", "one"]
+    assert call(monkeypatch, *command, "--seed", "1") == 0
+    assert call(monkeypatch, *command, "--resume", "--seed", "2") == 2
+    assert capsys.readouterr().err.splitlines()[-1].startswith("error: seed is 2, but the run")
+
+
 def test_resume_needs_as_many_seeds(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

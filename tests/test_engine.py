@@ -745,6 +745,11 @@ def test_a_layer_of_ones_own_with_an_entry_in_the_registry(monkeypatch: pytest.M
     task = make_task(build, normal(4))
     assert "1.scale" not in methods.FLoRAL(task.model, rank=1).plan
     entry = {"scale": lambda layer, name, options: VectorAdaptor("scale", (6,))}
+    monkeypatch.setitem(KINDS, Scale, {"scale": lambda layer, name, options: VectorAdaptor("scale", (4,))})
+    with pytest.raises(
+        InputError, match=r"of 1\.scale is one for the shape \(4,\), and .* has \(6,\).*Scale"
+    ):
+        methods.FLoRAL(task.model, rank=1)
     monkeypatch.setitem(KINDS, Scale, entry)
     method = methods.FLoRAL(task.model, rank=1)
     federation = train(task, method)

@@ -36,7 +36,7 @@ def test_whole_numbers_are_ints_whoever_made_them() -> None:
     for given in (5, np.int64(5), torch.tensor(5)):
         assert type(whole_number("rounds", given)) is int
         assert whole_number("rounds", given) == 5
-    for wrong in (5.0, "5", None, np.float64(5)):
+    for wrong in (5.0, "5", None, True, np.float64(5), torch.tensor(5.0)):
         with pytest.raises(InputError, match=re.escape(f"rounds is {wrong!r}; it must be a whole number")):
             whole_number("rounds", wrong)
 

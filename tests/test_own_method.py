@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from floral_lite import InputError, Router, Task, methods, train
+from floral_lite import Floral, InputError, Router, Task, methods, train
 from floral_lite.adaptors import KINDS, VectorAdaptor
 from floral_lite.methods import Method, Part
 from floral_lite.methods.partly_private import PartlyPrivate
@@ -426,6 +426,32 @@ def test_a_router_that_is_another_for_a_stack_is_told_and_the_loop_takes_it(
     # what is told of each client is asked of it alone, too
     assert end.mixture is not None
     assert torch.tensor(end.mixture).sum(dim=1) == pytest.approx(1)
+
+
+class Gates(Router):
+    """Weights that need not sum to 1, in which nothing of the paper holds."""
+
+    def mixture(self, router_logits: Tensor, draws: Tensor | None = None) -> Tensor:
+        return router_logits.sigmoid()
+
+
+class Favourite(Router):
+    """The number of an adaptor in place of weights."""
+
+    def mixture(self, router_logits: Tensor, draws: Tensor | None = None) -> Tensor:
+        return router_logits.argmax(dim=-1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "told"),
+    [(Gates, "has sums 1.*must be at least 0 and sum to 1"), (Favourite, "a weight for each")],
+)
+def test_a_router_off_the_simplex_is_refused(task: Task, kind: type[Router], told: str) -> None:
+    for take in (methods.FLoRAL, methods.Ensemble):
+        with pytest.raises(InputError, match=rf"{kind.__name__}\.mixture .*{told}"):
+            take(task.model, num_clusters=2, router=kind())
+    with pytest.raises(InputError, match=rf"{kind.__name__}\.mixture .*{told}"):
+        Floral(task.model, num_clusters=2, rank=1, router=kind())
 
 
 class Sharpened(Router):

@@ -112,6 +112,12 @@ def plan(model: nn.Module, options: Options) -> dict[str, Adaptor]:
                 except InputError as error:
                     raise InputError(f"{name} cannot be adapted: {error}") from None
                 if adaptor is not None:
+                    own = tuple(layer._parameters[parameter_name].shape)
+                    require(
+                        tuple(adaptor.shape) == own,
+                        f"the adaptor of {name} is one for the shape {tuple(adaptor.shape)}, and {name} has "
+                        f"{own}: mend the function that KINDS has for {type(layer).__name__}",
+                    )
                     adaptors[name] = adaptor
     if not adaptors:
         known = ", ".join(layer_type.__name__ for layer_type in KINDS)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from ..adaptors import check_num_clusters
 from ..errors import check_choice, check_names, require
 from ..roles import Roles
-from ..router import Router, one_hot_logits, uniform_logits
+from ..router import Router, check_rule, one_hot_logits, uniform_logits
 from .base import ROUTER, Method, Part
 
 Routing = Literal["learned", "closed-form", "clustered", "optimal"]
@@ -56,6 +56,7 @@ class Routed(Method):
         if isinstance(router, Mapping):
             check_names("choice of a router", router, Router.__dataclass_fields__)
         self.router = Router(**router) if isinstance(router, Mapping) else router or Router()
+        check_rule(self.router, self.num_clusters)
 
     @abstractmethod
     def models(self, client: Roles) -> list[dict[str, Part]]:
