@@ -21,7 +21,7 @@ from floral_lite import Federation, History, InputError, Run, Shard, Task, metho
 from floral_lite.centering import center
 from floral_lite.federation import Population, cluster_probability, load_checkpoint
 from floral_lite.federation.local import Score, evaluate, local_training
-from floral_lite.flower import client_app, server_app
+from floral_lite.flower import RolesStrategy, client_app, server_app
 from floral_lite.flower.messages import from_arrays, to_arrays
 from floral_lite.methods import METHODS, ROUTER, Method
 from floral_lite.roles import Roles
@@ -185,7 +185,6 @@ def test_so_it_is_where_the_router_draws_noise(tmp_path: Path) -> None:
 
 
 def test_adaptors_are_centered_with_the_weights_that_came(tmp_path: Path) -> None:
-    from floral_lite.flower import RolesStrategy
 
     task = a_task(participation=1.0, router_learning_rate=20.0)
     method = make("floral", task)
@@ -388,6 +387,17 @@ def test_a_method_that_shares_nothing_is_refused(tmp_path: Path) -> None:
     task = a_task()
     with pytest.raises(InputError, match="clients share nothing"):
         Flown(task, make("local", task), tmp_path)
+
+
+def test_a_server_takes_a_run_only(tmp_path: Path) -> None:
+    """What make() forgot to return, say."""
+    for wrong in (None, "x"):
+        with pytest.raises(InputError, match=rf"a run is {wrong!r}; each must be a Run"):
+            RolesStrategy(wrong, tmp_path)  # type: ignore[arg-type]
+    task = a_task()
+    with pytest.raises(InputError, match=r"min_replies is 1\.5; it must be a whole number"):
+        RolesStrategy(Run(task, make("fedavg", task), SEED), tmp_path, min_replies=1.5)  # type: ignore[arg-type]
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("name", ["floral", "ensemble"])

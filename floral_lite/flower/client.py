@@ -16,7 +16,7 @@ from ..federation.draws import draw
 from ..federation.local import evaluate, local_training
 from ..federation.precision import arithmetic
 from ..federation.rounds import own_generators
-from ..federation.runs import Run, initial_state
+from ..federation.runs import Run, check_run, initial_state
 from ..methods import Method
 from ..roles import Roles
 from .messages import ARRAYS, CONFIG, METRICS, check, from_arrays, to_arrays
@@ -189,6 +189,7 @@ def client_app(
 
     def client(message: Message, context: Context) -> Client:
         run = make({**context.run_config, **context.node_config})
+        check_run(run)
         mine = context.node_config.get("folder", folder)
         return Client(run, find_number(context, run.task.num_clients), str(mine), message)
 

@@ -15,11 +15,11 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricReco
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
-from ..errors import require
+from ..errors import require, whole_number
 from ..federation.checkpoint import save_checkpoint
 from ..federation.history import Round
 from ..federation.loop import num_sampled, sample_clients
-from ..federation.runs import Federation, Run, initial_state
+from ..federation.runs import Federation, Run, check_run, initial_state
 from ..federation.server import server_step
 from ..roles import Roles
 from ..seeds import stream
@@ -80,6 +80,8 @@ class RolesStrategy(Strategy):
         weighted: bool = False,
     ) -> None:
         """Check the choices."""
+        check_run(run)
+        min_replies = whole_number("min_replies", min_replies)
         num_clients = run.task.num_clients
         sampled = num_sampled(num_clients, run.task.settings.participation)
         require(
