@@ -185,7 +185,6 @@ def test_so_it_is_where_the_router_draws_noise(tmp_path: Path) -> None:
 
 
 def test_adaptors_are_centered_with_the_weights_that_came(tmp_path: Path) -> None:
-
     task = a_task(participation=1.0, router_learning_rate=20.0)
     method = make("floral", task)
     run = Run(task, method, SEED)
