@@ -120,6 +120,13 @@ ROUTING = Table(
         ),
         Row("floral-1-clustered", "Clustered", "floral", {"budget": 0.01, "routing": "clustered"}),
         Row(
+            "floral-1-clustered-forgetful",
+            "Clustered, stateless",
+            "floral",
+            {"budget": 0.01, "routing": "clustered"},
+            changes={"stateful": False},
+        ),
+        Row(
             "floral-1-clustered-quick",
             "Clustered, rate 10",
             "floral",
