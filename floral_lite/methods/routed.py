@@ -27,7 +27,8 @@ class Routed(Method):
             "closed-form": -f^k(w_c) when a round begins; with a router of temperature 1 / eta and a
             router_learning_rate of 0 this is the paper's closed form.
             "clustered" (ours): learned, but from where it leans on the cluster that the server finds in the
-            clients' first gradients, see `federation/asking.py`; from uniform where it finds none.
+            clients' first gradients, see `federation/asking.py`; from uniform where it finds none. Clients
+            that keep nothing (`stateful=False`) begin each round there.
             "optimal": the one-hot of the true cluster, modulo C.
         router: temperature, floor, noise and entropy of the routers, as a Router or by name; the
             paper's if None. A rule of your own is a subclass of Router with another `mixture`.
