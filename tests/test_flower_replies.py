@@ -48,7 +48,8 @@ class Replies:
     """A first round of five clients: what each sent, and what a server makes of that or of something else."""
 
     def __init__(self, folder: Path) -> None:
-        self.run = Run(a_task(participation=1.0), make("floral", a_task()), SEED)
+        task = a_task(participation=1.0)
+        self.run = Run(task, make("floral", task), SEED)
         self.folder = folder
         self.grid = LocalGrid(client_app(lambda _: self.run, folder / "clients"), 5)
         strategy = self.server("collected")
@@ -245,13 +246,13 @@ def test_what_a_reply_says_of_itself_fills_no_log(replies: Replies, log: pytest.
 
 
 def test_a_client_that_cannot_train_says_why(tmp_path: Path, log: pytest.LogCaptureFixture) -> None:
-    method = make("floral", a_task())
-    damaged = Flown(a_task(rounds=1, participation=1.0), method, tmp_path)
+    short, longer = (a_task(rounds=rounds, participation=1.0) for rounds in (1, 2))
+    damaged = Flown(short, make("floral", short), tmp_path)
     assert not log.messages
     path = damaged.own(BAD)
     path.write_bytes(path.read_bytes()[:20])
     before = path.read_bytes()
-    flown = Flown(a_task(rounds=2, participation=1.0), method, tmp_path)
+    flown = Flown(longer, make("floral", longer), tmp_path)
     assert any("client 1 is dropped" in line and "is damaged" in line for line in log.messages)
     assert path.read_bytes() == before
     assert len(flown.server.history.rounds) == 2
@@ -284,7 +285,6 @@ def test_with_too_few_good_replies_a_round_changes_nothing(
     tmp_path: Path, log: pytest.LogCaptureFixture
 ) -> None:
     settings = {"participation": 1.0, "server_optimizer": "adam", "server_learning_rate": 0.05}
-    method = make("floral", a_task(**settings))
 
     def poison(client: int, message: Message, reply: Message) -> list[Message]:
         config = message.content.config_records["config"]
@@ -295,6 +295,7 @@ def test_with_too_few_good_replies_a_round_changes_nothing(
     ends = []
     for rounds in (1, 2, 3):  # each goes on from the one before
         task = a_task(rounds=rounds, **settings)
+        method = make("floral", task)
         ends.append(Flown(task, method, tmp_path, min_replies=4, meddle=poison).server)
     one, two, three = ends
     assert "round 2 changes nothing: 3 good replies have come, and min_replies is 4" in log.messages
