@@ -361,28 +361,27 @@ def test_resume_needs_the_folder_of_the_run(monkeypatch: pytest.MonkeyPatch, tmp
     assert not list(tmp_path.iterdir())
 
 
-def test_resume_with_another_seed_names_the_seed(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ("--seeds", "the run to be resumed has 2 seeds, and 3 were given"),
+        # the task's has changed with it, and comes first in the configuration
+        ("--seed", "seed is 3, but the run that is to be resumed has 2"),
+    ],
+)
+def test_resume_needs_the_same_seeds(
+    option: str,
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """The task's has changed with it, and comes first in the configuration."""
     monkeypatch.chdir(tmp_path)
-    command = ["run", "synthetic-linear", "--method", "fedavg", "--rounds", "1", "--out", "one"]
-    assert call(monkeypatch, *command, "--seed", "1") == 0
-    assert call(monkeypatch, *command, "--resume", "--seed", "2") == 2
-    assert capsys.readouterr().err.splitlines()[-1].startswith("error: seed is 2, but the run")
-
-
-def test_resume_needs_as_many_seeds(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    command = ["run", "synthetic-linear", "--method", "fedavg", "--rounds", "1", "--out", "both"]
-    assert call(monkeypatch, *command, "--seeds", "2") == 0
+    command = ["run", "synthetic-linear", "--method", "fedavg", "--rounds", "1", "--out", "kept"]
+    assert call(monkeypatch, *command, option, "2") == 0
     kept = {path: path.read_bytes() for path in tmp_path.rglob("*.json")}
-    assert call(monkeypatch, *command, "--resume", "--seeds", "3") == 2
-    said = capsys.readouterr().err.splitlines()
-    assert said[-1].startswith("error: the run to be resumed has 2 seeds")
-    assert "3 were given" in said[-1]
+    assert call(monkeypatch, *command, "--resume", option, "3") == 2
+    assert capsys.readouterr().err.splitlines()[-1].startswith(f"error: {message}")
     assert {path: path.read_bytes() for path in tmp_path.rglob("*.json")} == kept
 
 
