@@ -4,6 +4,7 @@ import difflib
 import operator
 from collections.abc import Iterable
 from contextlib import suppress
+from numbers import Real
 from typing import get_args
 
 
@@ -51,6 +52,18 @@ def whole_number(name: str, value: object) -> int:
         if not isinstance(value, bool):
             return operator.index(value)  # type: ignore[arg-type]
     raise InputError(f"{name} is {value!r}; it must be a whole number")
+
+
+def real_number(name: str, value: object) -> float:
+    """The value as a float, NumPy's numbers too, or InputError if it is none; True and False are none.
+
+    Args:
+        name: of the argument.
+        value: what the user gave for it.
+    """
+    if not isinstance(value, bool) and isinstance(value, Real):
+        return float(value)
+    raise InputError(f"{name} is {value!r}; it must be a number")
 
 
 def check_choice(name: str, value: object, choices: object) -> None:

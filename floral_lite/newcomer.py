@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from .errors import require, whole_number
+from .errors import real_number, require, whole_number
 from .objectives import check_mixtures
 from .router import closed_form, entropy
 
@@ -47,7 +47,7 @@ def fit_router(
     """
     require(whole_number("steps", steps) >= 0, f"steps is {steps}; it must be at least 0")
     require(
-        0 < learning_rate < math.inf,
+        0 < real_number("learning_rate", learning_rate) < math.inf,
         f"learning_rate is {learning_rate}; it must be positive, and finite: try 1",
     )
     for _ in range(steps):

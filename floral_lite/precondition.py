@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from .adaptors import Adaptor, Convolution, LowRankAdaptor, factors_of
-from .errors import require
+from .errors import real_number, require
 from .floral import Floral
 
 EPSILON = 1e-5
@@ -101,7 +101,8 @@ def preconditioner(
 
 def _check_epsilon(epsilon: float) -> None:
     require(
-        epsilon > 0, f"epsilon is {epsilon}; it keeps singular factors invertible, so it must be positive"
+        real_number("epsilon", epsilon) > 0,
+        f"epsilon is {epsilon}; it keeps singular factors invertible, so it must be positive",
     )
 
 

@@ -2,12 +2,11 @@
 
 import math
 from dataclasses import asdict, dataclass
-from numbers import Real
 
 import torch
 from torch import Tensor
 
-from .errors import require
+from .errors import real_number, require
 
 
 @dataclass(frozen=True)
@@ -46,10 +45,7 @@ class Router:
         """Check every range once."""
         for name in self.__dataclass_fields__:
             value = getattr(self, name)
-            require(
-                isinstance(value, Real) and math.isfinite(value),
-                f"{name} is {value!r}; it must be a number, and finite",
-            )
+            require(math.isfinite(real_number(name, value)), f"{name} is {value}; it must be finite")
         require(self.temperature > 0, f"temperature is {self.temperature}; it must be positive: try 1")
         require(0 <= self.floor < 1, f"floor is {self.floor}; it is a mixture weight in [0, 1 / C): try 0.01")
         require(self.noise >= 0, f"noise is {self.noise}; it must be at least 0")

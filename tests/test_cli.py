@@ -230,6 +230,7 @@ WRONG = {
     "run digits-rotate --option model=1": "floral has no option model",
     "run digits-rotate --set learning_rate=-.1": "learning_rate is -0.1; it must be",
     "run digits-rotate --method fedprox --option proximal=-.5": "proximal is -0.5",
+    "run digits-rotate --method ditto --option proximal=abc": "proximal is 'abc'; it must be a number",
     "run digits-rotate --method fedper --option head=7": "head names '7', which is no layer",
     "run digits-rotate --option budget=small": "floral does not take budget='small'",
     "run digits-rotate --method fedprox --option proximal=abc": "it takes proximal: float = 0.1",

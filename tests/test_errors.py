@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from floral_lite.errors import DivergenceError, InputError, require, unknown, whole_number
+from floral_lite.errors import DivergenceError, InputError, real_number, require, unknown, whole_number
 
 NAMES = ["digits-rotate", "digits-label-shift", "mnist-rotate"]
 
@@ -39,6 +39,15 @@ def test_whole_numbers_are_ints_whoever_made_them() -> None:
     for wrong in (5.0, "5", None, True, np.float64(5), torch.tensor(5.0)):
         with pytest.raises(InputError, match=re.escape(f"rounds is {wrong!r}; it must be a whole number")):
             whole_number("rounds", wrong)
+
+
+def test_numbers_are_floats_whoever_made_them() -> None:
+    for given in (5, 5.0, np.int64(5), np.float32(5)):
+        assert type(real_number("budget", given)) is float
+        assert real_number("budget", given) == 5
+    for wrong in ("5", None, True, 5j, [5.0]):
+        with pytest.raises(InputError, match=re.escape(f"budget is {wrong!r}; it must be a number")):
+            real_number("budget", wrong)
 
 
 def test_require_raises_only_where_the_condition_fails() -> None:

@@ -124,6 +124,7 @@ def test_personalise_adds_to_adapted_parameters_and_keeps_the_others() -> None:
         ({"budget": 1.5}, r"budget is 1\.5.*\(0, 1\]"),
         ({"budget": -0.1}, r"budget is -0\.1"),
         ({"budget": float("nan")}, "budget is nan"),
+        ({"budget": "0.1"}, "budget is '0.1'; it must be a number"),
         ({"rank": 1, "init": "zeros"}, "init is 'zeros'; it must be 'paper' or 'authors'"),
         ({"rank": 1, "convolution": "2d"}, "convolution is '2d'.*'balanced', 'channel'"),
         ({"rank": 1, "norms": "all"}, "norms is 'all'.*'affine', 'batch_nora' or 'none'"),

@@ -3,13 +3,13 @@
 import math
 
 from ..decimals import as_written
-from ..errors import require, whole_number
+from ..errors import real_number, require, whole_number
 
 
 def check_budget(budget: float) -> None:
     """Raise InputError unless the budget lies in (0, 1]."""
     require(
-        0 < budget <= 1,
+        0 < real_number("budget", budget) <= 1,
         f"budget is {budget}; it is an adaptor's share of its weight's size, in (0, 1]: try 0.01 or 0.1",
     )
 

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from ..decimals import as_written
-from ..errors import require
+from ..errors import real_number, require
 
 # However small the share that is kept, a client trains on this many samples (if it has them).
 MIN_SAMPLES = 10
@@ -100,6 +100,6 @@ def num_kept(num_samples: int, data_fraction: float) -> int:
 def check_data_fraction(data_fraction: float) -> None:
     """Raise InputError unless it is a share that leaves something."""
     require(
-        0 < data_fraction <= 1,
+        0 < real_number("data_fraction", data_fraction) <= 1,
         f"data_fraction is {data_fraction}; it is the share of training data kept, in (0, 1]: try 0.05",
     )

@@ -2,10 +2,9 @@
 
 import math
 from dataclasses import dataclass, fields, replace
-from numbers import Real
 from typing import Any, Literal
 
-from ..errors import check_choice, check_names, require, whole_number
+from ..errors import check_choice, check_names, real_number, require, whole_number
 
 ServerOptimizer = Literal["sgd", "adam"]
 Statistics = Literal["local", "averaged"]
@@ -73,8 +72,7 @@ class Settings:
             elif isinstance(usual, int):
                 object.__setattr__(self, name, whole_number(name, value))
             elif not isinstance(usual, str) and value is not usual:
-                require(isinstance(value, Real), f"{name} is {value!r}; it must be a number")
-                object.__setattr__(self, name, float(value))  # torch takes no int beyond 64 bits
+                object.__setattr__(self, name, real_number(name, value))  # torch takes no int beyond 64 bits
         for name, smallest in (
             ("rounds", 1),
             ("local_epochs", 1),

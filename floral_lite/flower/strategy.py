@@ -15,7 +15,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricReco
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
-from ..errors import require, whole_number
+from ..errors import real_number, require, whole_number
 from ..federation.checkpoint import save_checkpoint
 from ..federation.history import Round
 from ..federation.loop import num_sampled, sample_clients
@@ -89,12 +89,19 @@ class RolesStrategy(Strategy):
             f"min_replies is {min_replies}; of the {num_clients} clients {sampled} are sampled a round: "
             f"it must be 1 to {sampled}",
         )
-        require(patience > 0, f"patience is {patience} s; it must be positive")
+        require(real_number("patience", patience) > 0, f"patience is {patience} s; it must be positive")
         require(
-            max_samples >= 1, f"max_samples is {max_samples}; with less than 1 no reply counts: leave it out"
+            real_number("max_samples", max_samples) >= 1,
+            f"max_samples is {max_samples}; with less than 1 no reply counts: leave it out",
         )
-        require(clip_norm is None or clip_norm > 0, f"clip_norm is {clip_norm}; it must be positive")
-        require(0 <= trim <= 0.5, f"trim is {trim}; it must be in [0, 0.5]: try 0.1, or 0.5 for the median")
+        require(
+            clip_norm is None or real_number("clip_norm", clip_norm) > 0,
+            f"clip_norm is {clip_norm}; it must be positive",
+        )
+        require(
+            0 <= real_number("trim", trim) <= 0.5,
+            f"trim is {trim}; it must be in [0, 0.5]: try 0.1, or 0.5 for the median",
+        )
         require(
             not weighted or (clip_norm is None and trim == 0),
             f"weighted is True, and clip_norm={clip_norm}, trim={trim}: of parameters that come multiplied "

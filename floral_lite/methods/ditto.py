@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from torch import Tensor, nn
 
-from ..errors import require
+from ..errors import real_number, require
 from ..roles import Roles, squared_distance
 from .base import Method, Part, some_trainable
 
@@ -37,7 +37,7 @@ class Ditto(Method):
     def __init__(self, model: nn.Module, proximal: float = 0.1) -> None:
         """Keep the model and lambda."""
         require(
-            0 <= proximal < math.inf,
+            0 <= real_number("proximal", proximal) < math.inf,
             f"proximal is {proximal}; it is lambda, at least 0, and finite: try 0.1",
         )
         self.model = model

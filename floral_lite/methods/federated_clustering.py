@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from ..adaptors import check_num_clusters
 from ..adaptors.vector import mixed
-from ..errors import require
+from ..errors import real_number, require
 from ..roles import Roles
 from ..router import Router, one_hot_logits
 from ..seeds import stream
@@ -62,7 +62,7 @@ class FederatedClustering(Method):
     def __init__(self, model: nn.Module, num_clusters: int = 4, update_momentum: float = 0.99) -> None:
         """Keep the choices."""
         require(
-            0 <= update_momentum < 1,
+            0 <= real_number("update_momentum", update_momentum) < 1,
             f"update_momentum is {update_momentum}; it is beta, in [0, 1): try 0.99",
         )
         self.model = model

@@ -4,7 +4,7 @@ import math
 
 from torch import Tensor, nn
 
-from ..errors import require
+from ..errors import real_number, require
 from ..roles import Roles, squared_distance
 from .fedavg import FedAvg
 
@@ -31,7 +31,8 @@ class FedProx(FedAvg):
     def __init__(self, model: nn.Module, proximal: float = 0.1) -> None:
         """Keep the model and mu."""
         require(
-            0 <= proximal < math.inf, f"proximal is {proximal}; it is mu, at least 0, and finite: try 0.1"
+            0 <= real_number("proximal", proximal) < math.inf,
+            f"proximal is {proximal}; it is mu, at least 0, and finite: try 0.1",
         )
         super().__init__(model)
         self.proximal = proximal

@@ -4,7 +4,7 @@ import math
 
 from torch import nn
 
-from ..errors import require
+from ..errors import real_number, require
 from .fedavg import FedAvg
 
 
@@ -35,7 +35,7 @@ class PerFedAvg(FedAvg):
     def __init__(self, model: nn.Module, inner_learning_rate: float = 0.01) -> None:
         """Keep the model and alpha."""
         require(
-            0 < inner_learning_rate < math.inf,
+            0 < real_number("inner_learning_rate", inner_learning_rate) < math.inf,
             f"inner_learning_rate is {inner_learning_rate}; it must be positive, and finite: try 0.01",
         )
         super().__init__(model)
