@@ -84,4 +84,4 @@ def check_names(kind: str, names: Iterable[str], known: Iterable[str]) -> None:
     known = list(known)
     for name in names:
         if name not in known:
-            raise unknown(kind, name, known)
+            raise unknown(kind, str(name), known)

@@ -232,8 +232,7 @@ WRONG = {
     "run digits-rotate --method fedprox --option proximal=-.5": "proximal is -0.5",
     "run digits-rotate --method ditto --option proximal=abc": "proximal is 'abc'; it must be a number",
     "run digits-rotate --method fedper --option head=7": "head names '7', which is no layer",
-    "run digits-rotate --option budget=small": "floral does not take budget='small'",
-    "run digits-rotate --method fedprox --option proximal=abc": "it takes proximal: float = 0.1",
+    "run digits-rotate --option budget=small": "budget is 'small'; it must be a number",
 }
 
 

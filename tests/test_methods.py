@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, fields
 from typing import Any
@@ -306,8 +307,20 @@ def test_no_option_has_the_name_of_a_setting(name: str) -> None:
 def test_an_option_that_the_method_lacks_is_refused() -> None:
     with pytest.raises(InputError, match=r"fedavg has no option num_clusters.*4"):
         methods.make("fedavg", nn.Linear(4, 2), num_clusters=4)
-    with pytest.raises(InputError, match=r"take budget='small' .*; it takes budget: float \| None = None"):
-        methods.make("floral", nn.Linear(4, 2), budget="small")
+
+
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("value", ["x", 2.5, True, [1], {"a": 1}, {1: 2}, object(), math.nan])
+def test_whatever_is_given_for_an_option_is_taken_or_named(name: str, value: object) -> None:
+    network, known = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2)), methods.option_names(name)
+    for option in known:
+        size = {} if option in ("rank", "budget") or "rank" not in known else {"rank": 1}
+        message = option
+        try:
+            methods.make(name, network, **{option: value}, **size)
+        except InputError as error:
+            message = str(error)
+        assert re.search(rf"\b{option}\b|choice of a router", message), message
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import inspect
 
 from torch import nn
 
-from ..errors import InputError, check_names, require
+from ..errors import check_names, require
 from .base import ROUTER, Method, Part
 from .ditto import Ditto
 from .ensemble import Ensemble
@@ -92,11 +92,4 @@ def make(name: str, model: nn.Module, /, **options: object) -> Method:
             f"{name} has no option {option} (given as {options[option]}); "
             f"it has {', '.join(known) or 'none'}: leave it out, or choose another method",
         )
-    try:
-        return METHODS[name](model, **options)  # type: ignore[call-arg]
-    except TypeError as error:
-        parameters = inspect.signature(METHODS[name]).parameters
-        raise InputError(
-            f"{name} does not take {', '.join(f'{option}={value!r}' for option, value in options.items())} "
-            f"({error}); it takes {', '.join(str(parameters[option]) for option in options)}"
-        ) from error
+    return METHODS[name](model, **options)  # type: ignore[call-arg]

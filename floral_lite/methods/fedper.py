@@ -43,7 +43,8 @@ class FedPer(PartlyPrivate):
         layers = list(dict.fromkeys(name.rpartition(".")[0] for name in parameters))
         if head is None:
             head = layers[-1:]
-        self.head = [str(head)] if isinstance(head, (str, int)) else list(head)
+        # --option head=7 comes as a number
+        self.head = list(head) if isinstance(head, Sequence) and not isinstance(head, str) else [str(head)]
         # a model that is one layer has parameters without a prefix
         inside = {
             layer: {name for name in parameters if name.startswith(joined(layer, ""))} for layer in self.head
