@@ -22,7 +22,9 @@ from floral_lite.centering import center
 from floral_lite.federation import Population, cluster_probability, load_checkpoint
 from floral_lite.federation.local import Score, evaluate, local_training
 from floral_lite.flower import RolesStrategy, client_app, server_app
+from floral_lite.flower.asking import told_router
 from floral_lite.flower.messages import from_arrays, to_arrays
+from floral_lite.flower.resume import TOLD
 from floral_lite.methods import METHODS, ROUTER, Method
 from floral_lite.roles import Roles
 
@@ -90,15 +92,19 @@ class Flown:
 
     @property
     def federation(self) -> Federation:
-        """With what the clients have in their files; who was never sampled has none."""
+        """With what the clients have in their files; who was never sampled has none, and begins as told."""
         private = {
             name: tensor.clone() for name, tensor in first_state(self.task, self.method, SEED).private.items()
         }
+        told = self.server.history.config.get(TOLD) or [-1] * self.task.num_clients
         for client in range(self.task.num_clients):
             if self.own(client).exists():
                 file = load_file(self.own(client))
                 for name, tensors in private.items():
                     tensors[client] = file[f"after/{name}"]
+            elif told[client] >= 0:
+                first = {name: tensors[client] for name, tensors in private.items()}
+                private[ROUTER][client] = told_router(first, told[client])[ROUTER]
         return self.server._replace(state=self.server.state._replace(private=private))
 
 
@@ -396,14 +402,6 @@ def test_a_server_takes_a_run_only(tmp_path: Path) -> None:
     task = a_task()
     with pytest.raises(InputError, match=r"min_replies is 1\.5; it must be a whole number"):
         RolesStrategy(Run(task, make("fedavg", task), SEED), tmp_path, min_replies=1.5)  # type: ignore[arg-type]
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("name", ["floral", "ensemble"])
-def test_a_method_that_asks_before_it_trains_is_refused(name: str, tmp_path: Path) -> None:
-    task = a_task()
-    with pytest.raises(InputError, match=r"routing is 'clustered'.* use routing='learned' or 'closed-form'"):
-        Flown(task, make(name, task, routing="clustered"), tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -9,7 +9,7 @@ import copy
 import math
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..clustering import find_clusters
 from ..errors import require
@@ -37,12 +37,7 @@ def asked_rounds(task: Task, method: Method, settings: Settings) -> int:
     if not method.asks_first:
         return 0
     require(
-        not isinstance(task.train, Population),
-        "routing is 'clustered', which asks every client for a gradient, but the clients of a population are "
-        "made when they are needed: use routing='learned'",
-    )
-    require(
-        any(weight.requires_grad and weight.dim() > 1 for weight in task.model.parameters()),
+        len(asked_weights(task.model)) > 0,
         "routing is 'clustered', which looks at gradients of the base's weights, but all of them are frozen: "
         "use routing='learned'",
     )
@@ -67,7 +62,15 @@ def ask(task: Task, state: Roles, seed: int) -> tuple[Roles, Tensor]:
     Returns:
         The state with routers that lean on their cluster's adaptor; as it was if no clusters stand out. And
         every client's loss at the first model, shape (K,).
+
+    Raises:
+        InputError: the clients are a population.
     """
+    require(
+        not isinstance(task.train, Population),
+        "routing is 'clustered', which asks every client for a gradient, but the clients of a population are "
+        "made when they are needed: use routing='learned'",
+    )
     gradients, losses = first_gradients(task)
     logits = state.private[ROUTER]
     found = find_clusters(gradients, logits.shape[1], seed)
@@ -76,35 +79,58 @@ def ask(task: Task, state: Roles, seed: int) -> tuple[Roles, Tensor]:
     return state._replace(private=state.private | {ROUTER: logits}), losses
 
 
-def first_gradients(task: Task) -> tuple[list[Tensor], Tensor]:
-    """Every client's gradient of its whole training loss at the task's model, in evaluation mode.
+def asked_weights(model: nn.Module) -> dict[str, nn.Parameter]:
+    """The weights whose gradients a client is asked for, by name: those with at least two axes.
 
-    Only of weights with at least two axes: the gradient of a bias says how often a client has each label. For
-    the same reason every label counts alike: whether somebody has more sevens than others is chance, and in
-    a small shard it would hide everything else.
+    The gradient of a bias says how often a client has each label, which is chance.
+    """
+    return {
+        name: weight for name, weight in model.named_parameters() if weight.requires_grad and weight.dim() > 1
+    }
+
+
+def first_gradients(task: Task) -> tuple[list[Tensor], Tensor]:
+    """Every client's gradient at the task's model; see `first_gradient`.
 
     Returns:
         A tensor a weight, each (K, ...), and the losses (K,).
     """
-    model = copy.deepcopy(task.model).eval()
-    weights = [weight for weight in model.parameters() if weight.requires_grad and weight.dim() > 1]
+    weights = list(asked_weights(task.model).values())
     gradients = [weight.new_zeros(task.num_clients, *weight.shape) for weight in weights]
     losses = weights[0].new_zeros(task.num_clients)
     for client in range(task.num_clients):
-        shard = task.train[client]
-        shares = sample_weights(shard, task)
-        size = ROWS if shares is not None else len(shard)
-        for start in range(0, len(shard), size):
-            rows = slice(start, start + size)
-            # a copy, since a model may work in place
-            outputs, targets = model(shard.inputs[rows].clone())[None], shard.targets[rows][None]
-            part = None if shares is None else shares[rows][None]
-            loss = client_losses(task.loss, outputs, targets, part).sum()
-            losses[client] += loss.detach()
-            slopes = torch.autograd.grad(loss, weights, materialize_grads=True)
-            for gradient, own in zip(gradients, slopes, strict=True):
-                gradient[client] += own
+        own, losses[client] = first_gradient(task, task.train[client])
+        for gradient, part in zip(gradients, own, strict=True):
+            gradient[client] = part
     return gradients, losses
+
+
+def first_gradient(task: Task, shard: Shard) -> tuple[list[Tensor], Tensor]:
+    """One client's gradient of its whole training loss at the task's model, in evaluation mode.
+
+    Every label counts alike: whether somebody has more sevens than others is chance, and in a small shard it
+    would hide everything else.
+
+    Returns:
+        A tensor a weight of `asked_weights`, and the loss, a scalar.
+    """
+    model = copy.deepcopy(task.model).eval()
+    weights = list(asked_weights(model).values())
+    gradient = [torch.zeros_like(weight) for weight in weights]
+    total = weights[0].new_zeros(())
+    shares = sample_weights(shard, task)
+    size = ROWS if shares is not None else len(shard)
+    for start in range(0, len(shard), size):
+        rows = slice(start, start + size)
+        # a copy, since a model may work in place
+        outputs, targets = model(shard.inputs[rows].clone())[None], shard.targets[rows][None]
+        part = None if shares is None else shares[rows][None]
+        loss = client_losses(task.loss, outputs, targets, part).sum()
+        total += loss.detach()
+        slopes = torch.autograd.grad(loss, weights, materialize_grads=True)
+        for sum_so_far, slope in zip(gradient, slopes, strict=True):
+            sum_so_far += slope
+    return gradient, total
 
 
 def sample_weights(shard: Shard, task: Task) -> Tensor | None:

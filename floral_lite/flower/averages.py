@@ -1,16 +1,60 @@
 """What the server makes of good replies: the engines' average, and averages that bear a few bad ones."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from ..errors import real_number, require
 from ..federation.aggregate import aggregate
 from ..roles import Roles, is_statistic
 from .messages import Trained, by_path
 
 # So little of the weight is left in the middle that the mean over it is the median.
 MEDIAN = 0.5 - 1e-6
+
+
+@dataclass(frozen=True)
+class Averaging:
+    """Which of the averages a server makes; see `RolesStrategy`, which has the arguments.
+
+    Raises:
+        InputError: one is out of range, or asks of sums what needs single replies.
+    """
+
+    clip_norm: float | None
+    trim: float
+    weighted: bool
+
+    def __post_init__(self) -> None:
+        """Check the choices."""
+        clip_norm, trim = self.clip_norm, self.trim
+        require(
+            clip_norm is None or real_number("clip_norm", clip_norm) > 0,
+            f"clip_norm is {clip_norm}; it must be positive",
+        )
+        require(
+            0 <= real_number("trim", trim) <= 0.5,
+            f"trim is {trim}; it must be in [0, 0.5]: try 0.1, or 0.5 for the median",
+        )
+        require(
+            not self.weighted or (clip_norm is None and trim == 0),
+            f"weighted is True, and clip_norm={clip_norm}, trim={trim}: of parameters that come multiplied "
+            "by their weights only the sums are used; leave clip_norm and trim out",
+        )
+
+    def of(self, before: Roles, replies: Sequence[Trained], as_updates: bool) -> Roles:
+        """The arguments are those of `average`."""
+        if self.clip_norm is not None:
+            replies = [
+                reply._replace(parameters=clip_update(before, reply.parameters, self.clip_norm))
+                for reply in replies
+            ]
+        if self.trim:
+            return trimmed_average(before, replies, self.trim)
+        averaged = average_of_sums if self.weighted else average
+        return averaged(before, replies, as_updates)
 
 
 def average(before: Roles, replies: Sequence[Trained], as_updates: bool) -> Roles:

@@ -19,6 +19,7 @@ from ..federation.rounds import own_generators
 from ..federation.runs import Run, check_run, initial_state
 from ..methods import Method
 from ..roles import Roles
+from .asking import ASK, CLUSTER, answer, told_router
 from .messages import ARRAYS, CONFIG, METRICS, check, from_arrays, to_arrays
 from .state import OwnFile, Private
 
@@ -51,6 +52,8 @@ class Client:
         self.device = next(self.task.model.parameters()).device
         first = initial_state(run, self.settings, self.device)
         self.first: Private = first.of_client(client).private
+        if CLUSTER in config:
+            self.first = told_router(self.first, int(config[CLUSTER]))  # type: ignore[arg-type]
         self.sent = from_arrays(message.content.array_records[ARRAYS], first).map(self.here)
 
     def here(self, tensor: Tensor) -> Tensor:
@@ -168,7 +171,8 @@ def client_app(
         folder: where the client keeps its router and all else that is private, in one file a federation.
         weighted: send parameters multiplied by their weights, as secure aggregation needs them; the
             server is started with the same.
-        mods: Flower's modifiers of the training, such as `LocalDpMod`.
+        mods: Flower's modifiers of the training, such as `LocalDpMod`. With them a client does not answer
+            what clustered routing asks: its gradient would go past them.
 
     Raises:
         InputError: `LocalDpMod` is among the modifiers of a weighted client: what it would clip is no update.
@@ -192,6 +196,14 @@ def client_app(
         check_run(run)
         mine = context.node_config.get("folder", folder)
         return Client(run, find_number(context, run.task.num_clients), str(mine), message)
+
+    @app.train(ASK.removeprefix("train."))
+    def asked(message: Message, context: Context) -> Message:
+        """A gradient, before anything is trained."""
+        run = make({**context.run_config, **context.node_config})
+        check_run(run)
+        number = find_number(context, run.task.num_clients)
+        return Message(answer(run, number, message, mods), reply_to=message)
 
     @app.query()
     def query(message: Message, context: Context) -> Message:

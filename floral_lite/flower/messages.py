@@ -114,6 +114,20 @@ def number(metrics: MetricRecord, key: str) -> float:
     return value
 
 
+def read_num_samples(metrics: MetricRecord, max_samples: float) -> float:
+    """N^k, as a client says it.
+
+    Raises:
+        BadMessage: it is none that is believed.
+    """
+    num_samples = number(metrics, "num-examples")
+    check(
+        1 <= num_samples <= max_samples,
+        f"num-examples is {num_samples}; it must be at least 1 and at most {max_samples:g}",
+    )
+    return num_samples
+
+
 class Trained(NamedTuple):
     """What a client sends after its local training.
 
@@ -150,11 +164,7 @@ def read_trained(
         bool(number(metrics, "weighted")) == weighted,
         f"the client is started with weighted={not weighted}, the server with weighted={weighted}",
     )
-    num_samples = number(metrics, "num-examples")
-    check(
-        1 <= num_samples <= max_samples,
-        f"num-examples is {num_samples}; it must be at least 1 and at most {max_samples:g}",
-    )
+    num_samples = read_num_samples(metrics, max_samples)
     listed = metrics.get("weights")
     check(isinstance(listed, list), f"weights is {listed!r}; it must be a list")
     weights = torch.tensor(listed, dtype=torch.float64)

@@ -12,6 +12,9 @@ from ..federation.record import new_history
 from ..federation.runs import Federation, Run, initial_state
 from ..federation.server import first_moments
 
+# What a configuration has over Flower alone: the federation's name, and which clusters were found.
+NAME, TOLD = "federation", "told"
+
 
 def begin(run: Run, folder: Path | str) -> Federation:
     """The newest checkpoint in a folder, or a federation that has not begun.
@@ -22,17 +25,12 @@ def begin(run: Run, folder: Path | str) -> Federation:
 
     Returns:
         History, averaged tensors and moments. The history's configuration has the federation's own name,
-        by which clients tell their files apart.
+        by which clients tell their files apart, and the clusters that clients are told.
 
     Raises:
-        InputError: the method has nothing that a server could average, or asks clients before it trains;
-            or the checkpoint is of another run, or has more rounds than are wanted.
+        InputError: the method has nothing that a server could average; or the checkpoint is of another run,
+            or has more rounds than are wanted.
     """
-    require(
-        not run.method.asks_first,
-        "routing is 'clustered', which asks every client for a gradient before the first round; over Flower "
-        "nobody is asked: use routing='learned' or 'closed-form'",
-    )
     settings = run.task.settings
     first = initial_state(run, settings, torch.device("cpu"))
     history = new_history(run.task, run.method, first, settings, run.seed, torch.device("cpu"), "flower")
@@ -44,8 +42,10 @@ def begin(run: Run, folder: Path | str) -> Federation:
     new = Federation(history, averaged, first_moments(first, settings))
     resumed = load_checkpoint(folder)
     if resumed is None:
-        history.config["federation"] = secrets.token_hex(8)
+        history.config[NAME] = secrets.token_hex(8)
         return new
-    history.config["federation"] = resumed[0].history.config.get("federation")
+    history.config |= {
+        key: resumed[0].history.config[key] for key in (NAME, TOLD) if key in resumed[0].history.config
+    }
     (federation,) = go_on([new], resumed, settings, torch.device("cpu"))
     return federation

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +21,9 @@ from ..federation.history import Round
 from ..federation.loop import num_sampled, sample_clients
 from ..federation.runs import Federation, Run, check_run, initial_state
 from ..federation.server import server_step
-from ..roles import Roles
 from ..seeds import stream
-from .averages import average, average_of_sums, clip_update, trimmed_average
+from .asking import ASK, CLUSTER, Answer, Asking
+from .averages import Averaging
 from .messages import (
     ARRAYS,
     CONFIG,
@@ -37,7 +37,7 @@ from .messages import (
     to_arrays,
 )
 from .nodes import Nodes
-from .resume import begin
+from .resume import NAME, TOLD, begin
 from .scores import Tested, add_tested, read_tested
 
 
@@ -57,8 +57,8 @@ class RolesStrategy(Strategy):
         weighted: clients send parameters multiplied by their weights.
 
     Raises:
-        InputError: the run's method shares nothing or asks clients first, an argument is out of range or asks
-            of sums what needs single replies, or the checkpoint is of another run.
+        InputError: the run's method shares nothing, an argument is out of range or asks of sums what needs
+            single replies, or the checkpoint is of another run.
 
     Attributes:
         history: every round's numbers; rounds without enough good replies have the training loss NaN.
@@ -94,25 +94,19 @@ class RolesStrategy(Strategy):
             real_number("max_samples", max_samples) >= 1,
             f"max_samples is {max_samples}; with less than 1 no reply counts: leave it out",
         )
+        self.averaging = Averaging(clip_norm, trim, weighted)
+        self.asking = Asking(run, max_samples)
         require(
-            clip_norm is None or real_number("clip_norm", clip_norm) > 0,
-            f"clip_norm is {clip_norm}; it must be positive",
-        )
-        require(
-            0 <= real_number("trim", trim) <= 0.5,
-            f"trim is {trim}; it must be in [0, 0.5]: try 0.1, or 0.5 for the median",
-        )
-        require(
-            not weighted or (clip_norm is None and trim == 0),
-            f"weighted is True, and clip_norm={clip_norm}, trim={trim}: of parameters that come multiplied "
-            "by their weights only the sums are used; leave clip_norm and trim out",
+            not (weighted and self.asking.rounds),
+            "weighted is True, and routing is 'clustered', which needs single clients' gradients: of sums "
+            "there are none; use routing='learned'",
         )
         self.run, self.settings, self.folder = run, run.task.settings, folder
         self.history, self.state, self.moments = begin(run, folder)
         first = initial_state(run, self.settings, torch.device("cpu"))
         self.num_clusters = len(run.method.mixture(first.of_client(0).private))
         self.min_replies, self.patience = min_replies, patience
-        self.max_samples, self.clip_norm, self.trim, self.weighted = max_samples, clip_norm, trim, weighted
+        self.max_samples, self.weighted = max_samples, weighted
         self.nodes = Nodes(run.task.num_clients)
         self.asked: dict[int, int] = {}
         self.begun = 0.0
@@ -122,6 +116,11 @@ class RolesStrategy(Strategy):
     def number(self) -> int:
         """The round that is next, or under way: 1, 2, ...; it goes on where an interrupted run ended."""
         return len(self.history.rounds) + 1
+
+    @property
+    def asks(self) -> bool:
+        """Whether that round asks for gradients, and nothing is trained."""
+        return self.number <= self.asking.rounds
 
     @property
     def remaining(self) -> int:
@@ -147,27 +146,33 @@ class RolesStrategy(Strategy):
         self.state = from_arrays(arrays, self.state)
         generator = stream(self.run.seed, "clients", self.number)
         sampled = sample_clients(self.run.task.num_clients, self.settings.participation, generator)
-        there = self.nodes.wait(grid, sampled, self.min_replies, self.patience)
+        kind = MessageType.TRAIN
+        if self.asks:
+            kind, sampled, arrays = ASK, self.asking.whom(self.number), self.asking.arrays
+        there = self.nodes.wait(grid, sampled, min(self.min_replies, len(sampled)), self.patience)
         logger.info("round %d: clients %s of %s", self.number, list(there), sampled)
         self.begun = time.perf_counter()
-        return self._messages(MessageType.TRAIN, self.number, there, arrays, config)
+        return self._messages(kind, self.number, there, arrays, config)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Average the good replies; with too few of them the state stays what it is."""
-        good = admitted(replies, self.asked, self.number, self._read)
-        trained = list(good.values())
+        read: Callable[[RecordDict], Any] = self.asking.read if self.asks else self._read
+        good = admitted(replies, self.asked, self.number, read)
         loss, changed = math.nan, None
         try:
-            self._step(trained)
-            num_samples = [reply.num_samples for reply in trained]
-            loss = float(np.average([reply.loss for reply in trained], weights=num_samples))
-            changed = to_arrays(self.state)
+            if self.asks:
+                self._listen(good)
+            else:
+                self._step(list(good.values()))
+                changed = to_arrays(self.state)
+            num_samples = [reply.num_samples for reply in good.values()]
+            loss = float(np.average([reply.loss for reply in good.values()], weights=num_samples))
         except BadMessage as error:
             logger.warning("round %d changes nothing: %s", self.number, error)
         self.history.rounds.append(Round(self.number, loss, time.perf_counter() - self.begun))
-        return changed, MetricRecord({"train-loss": loss, "replies": len(trained)})
+        return changed, MetricRecord({"train-loss": loss, "replies": len(good)})
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -186,21 +191,38 @@ class RolesStrategy(Strategy):
         entry = self.history.rounds[-1]
         good: dict[int, Tested] = admitted(replies, self.asked, entry.round, read_tested)
         metrics = add_tested(entry, good, self.run.task.num_clients)
-        save_checkpoint([Federation(self.history, self.state, self.moments)], self.folder)
+        if not self.asks:  # else the next round needs answers, which no checkpoint keeps
+            save_checkpoint([Federation(self.history, self.state, self.moments)], self.folder)
         return metrics
 
     def _messages(
         self, kind: str, number: int, node_of: dict[int, int], arrays: ArrayRecord, config: ConfigRecord
     ) -> list[Message]:
-        """The same message to some clients."""
+        """The same message to some clients, each with its own cluster where one was found."""
         self.asked = {node: client for client, node in node_of.items()}
-        told: dict[str, Any] = {"round": number, "federation": self.history.config["federation"]}
-        content = RecordDict({ARRAYS: arrays, CONFIG: ConfigRecord({**config, **told})})
-        return [Message(content, node, kind, group_id=str(number)) for node in self.asked]
+        told: dict[str, Any] = {"round": number, NAME: self.history.config[NAME]}
+        clusters = self.history.config.get(TOLD)
+        messages = []
+        for node, client in self.asked.items():
+            own = {CLUSTER: clusters[client]} if clusters and clusters[client] >= 0 else {}
+            content = RecordDict({ARRAYS: arrays, CONFIG: ConfigRecord({**config, **told, **own})})
+            messages.append(Message(content, node, kind, group_id=str(number)))
+        return messages
 
     def _read(self, content: RecordDict) -> Trained:
         """A reply's content, checked."""
         return read_trained(content, self.state, self.num_clusters, self.max_samples, self.weighted)
+
+    def _listen(self, answers: dict[int, Answer]) -> None:
+        """Keep what clients have answered; when all were asked, find the clusters.
+
+        Raises:
+            BadMessage: nobody has answered.
+        """
+        self.asking.answers |= answers
+        if self.number == self.asking.rounds:
+            self.history.config[TOLD] = self.asking.clusters()
+        check(len(answers) > 0, "nobody has answered")
 
     def _step(self, trained: list[Trained]) -> None:
         """Average the good replies, and take the server's step.
@@ -212,14 +234,11 @@ class RolesStrategy(Strategy):
             len(trained) >= self.min_replies,
             f"{len(trained)} good replies have come, and min_replies is {self.min_replies}",
         )
-        if self.clip_norm is not None:
-            trained = [
-                reply._replace(parameters=clip_update(self.state, reply.parameters, self.clip_norm))
-                for reply in trained
-            ]
         # as in the engines, the optimizer counts the steps that it takes
-        number = 1 + sum(not math.isnan(entry.train_loss) for entry in self.history.rounds)
-        after = server_step(self.state, self._average(trained), self.moments, self.settings, number)
+        begun = self.history.rounds[self.asking.rounds :]
+        number = 1 + sum(not math.isnan(entry.train_loss) for entry in begun)
+        averaged = self.averaging.of(self.state, trained, not self.settings.averages_plainly)
+        after = server_step(self.state, averaged, self.moments, self.settings, number)
         tensors = [tensor for roles in (after[0], *after[1].values()) for tensor in roles.tensors()]
         check(
             all(bool(tensor.isfinite().all()) for tensor in tensors),
@@ -228,10 +247,3 @@ class RolesStrategy(Strategy):
         self.state, self.moments = after
         weights = torch.stack([reply.weights for reply in trained]).sum(dim=0)
         self.probability = weights / weights.sum()
-
-    def _average(self, trained: list[Trained]) -> Roles:
-        """What is made of the good replies."""
-        if self.trim:
-            return trimmed_average(self.state, trained, self.trim)
-        averaged = average_of_sums if self.weighted else average
-        return averaged(self.state, trained, as_updates=not self.settings.averages_plainly)
