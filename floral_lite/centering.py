@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from .adaptors import Adaptor, LowRankAdaptor, VectorAdaptor, factors_of
-from .errors import require
+from .errors import real_number, require
 from .router import check_simplex
 
 
@@ -57,7 +57,7 @@ def center(
     Source: appendix 'Centering LoRAs'.
     """
     require(
-        p >= 1 and q >= 1 and abs(1 / p + 1 / q - 1) < 1e-9,
+        real_number("p", p) >= 1 and real_number("q", q) >= 1 and abs(1 / p + 1 / q - 1) < 1e-9,
         f"p is {p} and q is {q}; 1/p + 1/q must be 1: try p=2, q=2",
     )
     num_clusters = len(next(iter(clustered.values())))

@@ -5,6 +5,7 @@ import operator
 from collections.abc import Iterable
 from contextlib import suppress
 from numbers import Real
+from textwrap import shorten
 from typing import get_args
 
 
@@ -61,9 +62,10 @@ def real_number(name: str, value: object) -> float:
         name: of the argument.
         value: what the user gave for it.
     """
-    if not isinstance(value, bool) and isinstance(value, Real):
-        return float(value)
-    raise InputError(f"{name} is {value!r}; it must be a number")
+    with suppress(OverflowError):
+        if not isinstance(value, bool) and isinstance(value, Real):
+            return float(value)
+    raise InputError(f"{name} is {shorten(repr(value), 60)}; it must be a number")
 
 
 def check_choice(name: str, value: object, choices: object) -> None:

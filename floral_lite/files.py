@@ -1,6 +1,7 @@
 """Writing files so that nobody ever finds half of one."""
 
 import os
+import threading
 from pathlib import Path
 
 
@@ -10,7 +11,7 @@ def write_whole(path: Path, content: bytes | memoryview) -> None:
     Raises:
         OSError: the disk is full, say. What was there is still there, and nothing beside it.
     """
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
+    part = path.with_name(f"{path.name}.{os.getpid()}-{threading.get_ident()}.part")
     try:
         with part.open("wb") as file:
             file.write(content)

@@ -193,11 +193,12 @@ def match_prototypes(features: Tensor, prototypes: Tensor) -> Tensor:
     """
     require(
         prototypes.dim() == 3
+        and prototypes.numel() > 0
         and features.dim() >= 2
         and features.shape[-2] > 0
         and features.shape[-1] == prototypes.shape[-1],
         f"features have the shape {tuple(features.shape)} and prototypes {tuple(prototypes.shape)}; "
-        "they must be (..., N, d), N at least 1, and (C, L, d)",
+        "they must be (..., N, d), N at least 1, and (C, L, d), none of them 0",
     )
     apart = features[..., None, :, None, :] - prototypes[:, None]  # (..., C, N, L, d)
     nearest = apart.square().sum(dim=-1).amin(dim=-1).mean(dim=-1)
@@ -214,6 +215,7 @@ def _check_outputs(outputs: Tensor) -> None:
         outputs.dim() >= 3 and outputs.numel() > 0,
         f"outputs has the shape {tuple(outputs.shape)}; it must be (..., C, N, L) with at least one sample",
     )
+    require(not outputs.isnan().any(), "outputs has NaN: a model has diverged, or a sample has NaN")
 
 
 def _check_labels(labels: Tensor, num_labels: int) -> None:

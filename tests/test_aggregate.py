@@ -22,6 +22,9 @@ MIXTURE = torch.tensor([[1.0, 0.0], [0.5, 0.5], [0.25, 0.75]])
 NUM_SAMPLES = torch.tensor([2.0, 4.0, 4.0])
 
 
+NEAR_TWO = 2 - 2**-7
+
+
 def state() -> Roles:
     """A federation of four clients and three clusters."""
     return Roles(
@@ -86,6 +89,20 @@ def test_averages_keep_the_precision_of_the_parameters(precision: torch.dtype) -
     after = aggregate(before, [0, 1], [trained, trained], torch.tensor([1.0, 3.0]), mixture)
     assert {tensor.dtype for tensor in after.tensors()} == {precision}
     torch.testing.assert_close(after.shared["u"], trained.shared["u"])
+
+
+def test_of_many_clients_that_are_alike_the_average_is_the_same_in_half_precision() -> None:
+    """Thirty weights of 1/30, each rounded to bfloat16, would sum to 1.003, and give the next number, 2."""
+    one = sent(8, [4, 2, 6], 1).map(lambda tensor: torch.full_like(tensor, NEAR_TWO, dtype=torch.bfloat16))
+    before = state().map(lambda tensor: tensor.bfloat16())
+    before.private["router_logits"] = torch.zeros(30, 3, dtype=torch.bfloat16)
+    num_samples, mixture = torch.ones(30), torch.full((30, 3), 1 / 3)
+    after = aggregate(before, range(30), [one] * 30, num_samples, mixture)
+    sums = Sums(before, num_samples=30)
+    sums.add(range(30), one.with_tensors(torch.stack([t] * 30) for t in one.tensors()), num_samples, mixture)
+    for average in (after, sums.average()):
+        for tensor in (*average.shared.values(), *average.clustered.values()):
+            assert torch.equal(tensor, torch.full_like(tensor, NEAR_TWO))
 
 
 @pytest.mark.parametrize("precision", [torch.float64, torch.float32, torch.bfloat16])

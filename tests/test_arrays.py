@@ -91,6 +91,12 @@ def test_the_seed_decides_split_dealing_and_built_models() -> None:
     assert not torch.equal(weights[0], weights[2])
 
 
+def test_a_function_that_returns_ones_own_model_leaves_it_in_training_mode() -> None:
+    model = mlp(36, 8, 6)
+    tasks.from_arrays(IMAGES, LABELS, **{**FOUR, "model": lambda: model, "num_clusters": 1})
+    assert model.training
+
+
 def test_a_model_is_taken_as_it_is_and_copied() -> None:
     model = mlp(36, 8, 6)
     task = tasks.from_arrays(IMAGES, LABELS, **{**FOUR, "model": model, "num_clusters": 1})

@@ -219,6 +219,19 @@ def test_a_layer_that_vmap_does_not_know_is_told_with_the_way_out() -> None:
     assert len(train(task, methods.FedAvg(task.model), engine="loop").history.rounds) == 2
 
 
+def among_two(outputs: Tensor, targets: Tensor) -> Tensor:
+    """A loss that vmap cannot follow."""
+    return nn.functional.cross_entropy(outputs[targets < 2], targets[targets < 2])
+
+
+def test_a_loss_that_vmap_does_not_know_is_told_and_the_loop_takes_it() -> None:
+    task = replace(two_clients(lambda: nn.Linear(5, 2)), loss=among_two)
+    for method in (methods.FedAvg(task.model), methods.Ditto(task.model)):
+        with pytest.raises(InputError, match=r"among_two cannot run for many clients at once, use engine='l"):
+            train(task, method)
+        assert len(train(task, method, engine="loop").history.rounds) == 2
+
+
 class DropsAlways(nn.Linear):
     def forward(self, inputs: Tensor) -> Tensor:
         return super().forward(nn.functional.dropout(inputs, 0.5))

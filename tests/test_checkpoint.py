@@ -21,7 +21,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from floral_lite import Federation, History, InputError, Task, cli, methods, tasks, train
+from floral_lite import Federation, History, InputError, Shard, Task, cli, methods, tasks, train
 from floral_lite.data import FlipAndCrop
 from floral_lite.federation import (
     Engine,
@@ -34,6 +34,8 @@ from floral_lite.federation import (
     train_runs,
 )
 from floral_lite.methods import Method
+
+from .federations import make_task, normal
 
 
 def without_seconds(history: History) -> list[Any]:
@@ -306,6 +308,27 @@ def test_a_resumed_loop_rounds_as_the_uninterrupted_one(tmp_path: Path) -> None:
     whole = train(task, method, rounds=20, **run)
     train(task, method, rounds=1, checkpoints=tmp_path, **run)
     assert_same(train(task, method, rounds=20, checkpoints=tmp_path, **run), whole)
+
+
+def test_a_resumed_run_rounds_as_the_uninterrupted_one_whatever_its_weights_lie_like(
+    tmp_path: Path, engine: Engine
+) -> None:
+    def build() -> nn.Module:
+        convolutions = nn.Conv2d(3, 16, 3), nn.ReLU(), nn.Conv2d(16, 16, 3), nn.ReLU()
+        model = nn.Sequential(nn.Unflatten(1, (3, 8, 8)), *convolutions, nn.Flatten(), nn.Linear(256, 3))
+        return model.to(memory_format=torch.channels_last)
+
+    task = make_task(build, normal(192), sizes=(13, 9, 20, 7, 5), rounds=6)
+    task = replace(
+        task,
+        model=task.model.float(),
+        train=[Shard(shard.inputs.float(), shard.targets) for shard in task.train],
+        test=[Shard(shard.inputs.float(), shard.targets) for shard in task.test],
+    )
+    method = methods.FedAvg(task.model)
+    whole = train(task, method, engine=engine)
+    train(task, method, rounds=3, checkpoints=tmp_path, engine=engine)
+    assert_same(train(task, method, checkpoints=tmp_path, engine=engine), whole)
 
 
 def test_a_run_may_go_on_elsewhere_and_in_another_version(ragged_task: Task, tmp_path: Path) -> None:

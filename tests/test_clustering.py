@@ -318,6 +318,12 @@ def test_the_fast_engine_does_the_same(
     agree(one, other)
 
 
+def test_labels_may_be_bytes() -> None:
+    task = two_kinds()
+    small = replace(task, train=[Shard(shard.inputs, shard.targets.byte()) for shard in task.train])
+    torch.testing.assert_close(first_gradients(small), first_gradients(task))
+
+
 def test_where_nothing_stands_out_the_router_is_learned() -> None:
     task = two_kinds(num_clients=3)  # too few to tell
     method = methods.FLoRAL(task.model, num_clusters=2, rank=1, routing="clustered")

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple, get_args
 
 import pytest
@@ -555,6 +556,24 @@ def tied() -> nn.Module:
     return model
 
 
+def hooked_backward() -> nn.Module:
+    model = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3))
+    model[2].register_full_backward_pre_hook(lambda module, gradients: (3 * gradients[0],))
+    return model
+
+
+def forward_of_its_own() -> nn.Module:
+    model = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3))
+    first = model[0]
+    first.forward = lambda inputs: 3 * functional.linear(inputs, first.weight, first.bias)
+    return model
+
+
+def test_a_chain_is_of_layers_that_are_as_their_classes() -> None:
+    assert chain(hooked_backward()) is None
+    assert chain(forward_of_its_own()) is None
+
+
 @pytest.mark.parametrize("build", [hooked, tied])
 def test_what_a_chain_of_layers_does_not_show(build: Callable[[], nn.Module]) -> None:
     """A hook on the whole model, and two layers that share a weight."""
@@ -574,6 +593,34 @@ def test_samples_that_meet_in_a_users_own_layer() -> None:
     """Rows that only fill up a short batch must not be among them."""
     task = make_task(lambda: nn.Sequential(nn.Linear(4, 6), nn.Tanh(), Centred(), nn.Linear(6, 3)), normal(4))
     compare(task, floral(task))
+
+
+def test_samples_that_meet_in_statistics_alone() -> None:
+    """An instance norm's outputs are of one sample each, but its statistics are a mean over the batch."""
+    norm = partial(nn.InstanceNorm1d, 1, affine=True, track_running_stats=True)
+    task = make_task(lambda: nn.Sequential(norm(), nn.Flatten(), nn.Linear(4, 3)), normal(1, 4))
+    compare(task, methods.FedAvg(task.model))
+
+
+def test_inputs_may_be_another_models_features() -> None:
+    """Which know where they came from, as long as nobody tells them to forget."""
+    task = make_task(lambda: nn.Linear(4, 3), normal(4))
+    train_shards = [Shard(shard.inputs.requires_grad_(), shard.targets) for shard in task.train]
+    compare(replace(task, train=train_shards), methods.FedAvg(task.model))
+
+
+class ScaleV(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.V = nn.Parameter(torch.tensor(1.3))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.V * inputs
+
+
+def test_a_parameter_may_be_called_like_a_factor() -> None:
+    task = make_task(lambda: nn.Sequential(nn.Linear(4, 3), ScaleV()), normal(4))
+    compare(task, methods.Ensemble(task.model, 2))
 
 
 class Residual(nn.Module):

@@ -48,6 +48,8 @@ def test_numbers_are_floats_whoever_made_them() -> None:
     for wrong in ("5", None, True, 5j, [5.0]):
         with pytest.raises(InputError, match=re.escape(f"budget is {wrong!r}; it must be a number")):
             real_number("budget", wrong)
+    with pytest.raises(InputError, match=r"budget is \[\.\.\.\]; it must be a number"):
+        real_number("budget", 10**400)
 
 
 def test_require_raises_only_where_the_condition_fails() -> None:

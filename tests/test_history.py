@@ -5,10 +5,13 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 from floral_lite import History, InputError
 from floral_lite.federation import Round
+from floral_lite.federation.record import plain
 
 
 def history() -> History:
@@ -19,6 +22,11 @@ def history() -> History:
         Round(3, 1.0, 0.25, 0.75, 0.75, [0.5, 1.0], [1.0, 0.5], [[0.0, 1.0], [1.0, 0.0]], 0.0),
     ]
     return History({"task": "own", "seed": 0}, [1, 0], 96, 88, {"base": 8, "added": 14}, rounds)
+
+
+def test_a_configuration_may_have_arrays_and_what_else_there_is() -> None:
+    given = {"sites": np.arange(2), "angles": torch.tensor([0.5]), "rate": np.float32(0.5), "by": {1: print}}
+    assert plain(given) == {"sites": [0, 1], "angles": [0.5], "rate": 0.5, "by": {"1": repr(print)}}
 
 
 def test_what_is_saved_is_loaded_again(tmp_path: Path) -> None:

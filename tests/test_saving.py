@@ -3,6 +3,7 @@
 import copy
 import os
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -274,6 +275,15 @@ def test_all_of_a_file_is_on_the_disk_before_it_has_its_name(
     assert seen == [(path.stat().st_size, False)]
 
 
+def test_threads_do_not_write_into_each_others_files(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(lambda n: write_whole(path, bytes([n % 256]) * 1000), range(400)))
+    content = path.read_bytes()
+    assert content == content[:1] * 1000
+    assert list(tmp_path.iterdir()) == [path]
+
+
 def test_saving_again_replaces_the_file(saved: Path, tmp_path: Path) -> None:
     path = tmp_path / "client.safetensors"
     path.write_bytes(saved.read_bytes())
@@ -313,6 +323,14 @@ def test_a_weight_with_its_channels_last_is_saved(tmp_path: Path) -> None:
     save(Floral(base, rank=1), tmp_path / "model.safetensors")
     loaded = load(tmp_path / "model.safetensors", nn.Conv2d(2, 3, 3))
     assert torch.equal(loaded.base.get_parameter("weight"), base.weight)
+
+
+def test_two_parameters_in_one_memory_are_saved_apart(tmp_path: Path) -> None:
+    base = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+    base[1].weight = nn.Parameter(base[0].weight.data)
+    save(Floral(base, rank=1), tmp_path / "model.safetensors")
+    loaded = load(tmp_path / "model.safetensors", nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3)))
+    assert torch.equal(loaded.base.get_parameter("1.weight"), base[0].weight)
 
 
 def test_a_floral_in_half_precision_is_loaded_with_its_router(tmp_path: Path) -> None:

@@ -260,6 +260,11 @@ def test_a_population_makes_what_it_is_asked_for_and_keeps_nothing() -> None:
     assert same(moved[4], population[4])
     with pytest.raises(InputError, match="num_clients is 0"):
         Population(0, make)
+    with pytest.raises(InputError, match=r"num_clients is 2\.5; it must be a whole number"):
+        Population(2.5, make)  # type: ignore[arg-type]
+    for wrong, kind in ((Shard(torch.zeros(0, 2), torch.zeros(0)), "Shard"), (None, "NoneType")):
+        with pytest.raises(InputError, match=rf"make\(3\) gives a {kind} without samples"):
+            Population(5, lambda _, wrong=wrong: wrong)[3]  # type: ignore[misc]
 
 
 def test_lists_pools_and_populations_give_the_same_samples() -> None:
@@ -271,8 +276,11 @@ def test_lists_pools_and_populations_give_the_same_samples() -> None:
     given: Sequence[Shard]
     for given in (pool, shards, population):
         assert same(gather(given, clients, rows), expected)
-        assert [size(given, client) for client in range(6)] == list(SIZES)
-        assert all(same(a, b) for a, b in zip(to_device(given, CPU), shards, strict=True))
+        # a population of an empty client is refused when that is made
+        some = [client for client in range(6) if SIZES[client] or given is not population]
+        assert [size(given, client) for client in some] == [SIZES[client] for client in some]
+        there = to_device(given, CPU)
+        assert all(same(there[client], shards[client]) for client in some)
     assert (list(known(pool)), list(known(shards)), list(known(population))) == (
         [*range(6)],
         [*range(6)],

@@ -54,10 +54,10 @@ def fit_conv(layer: nn.Module, name: str, options: Options) -> LowRankAdaptor:
     output, inputs = (1, 0) if isinstance(layer, _ConvTransposeNd) else (0, 1)
     sides = tuple(range(2, len(shape)))
 
-    def cost(sides_of_u: Iterable[int]) -> int:
-        """Parameters of rank 1: c_out k_U + c_in k_V."""
+    def matrix(sides_of_u: Iterable[int]) -> tuple[int, int]:
+        """The kernel as a matrix has c_out k_U rows and c_in k_V columns; a rank costs their sum."""
         kernel_of_u = prod(shape[side] for side in sides_of_u)
-        return shape[output] * kernel_of_u + shape[inputs] * (prod(shape[2:]) // kernel_of_u)
+        return shape[output] * kernel_of_u, shape[inputs] * (prod(shape[2:]) // kernel_of_u)
 
     channel: list[tuple[int, ...]] = [sides, ()]
     # every way to deal the sides with at least one for each factor, the last side with U first
@@ -70,7 +70,7 @@ def fit_conv(layer: nn.Module, name: str, options: Options) -> LowRankAdaptor:
         "balanced": shared or channel,
         "filter": [sides[-1:]],
     }
-    sides_of_u = tuple(sorted(min(choices[options.convolution], key=cost)))
+    sides_of_u = tuple(sorted(min(choices[options.convolution], key=lambda of_u: sum(matrix(of_u)))))
     inner = 1
     if options.convolution == "filter":
         require(
@@ -79,6 +79,6 @@ def fit_conv(layer: nn.Module, name: str, options: Options) -> LowRankAdaptor:
             "filters larger than 1 x 1: use convolution='balanced'",
         )
         inner = shape[output]
-    rank = inner * fit_rank(options, prod(shape), inner * cost(sides_of_u))
+    rank = inner * fit_rank(options, *matrix(sides_of_u), times=inner)
     columns = (inputs, *(side for side in sides if side not in sides_of_u))
     return LowRankAdaptor(options.convolution, shape, (output, *sides_of_u), columns, rank, options.init)

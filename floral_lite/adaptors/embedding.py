@@ -54,7 +54,7 @@ def fit_embedding(layer: nn.Module, name: str, options: Options) -> EmbeddingAda
         "use scale_grad_by_freq=False",
     )
     words, features = layer.weight.shape
-    rank = fit_rank(options, words * features, words + features)
+    rank = fit_rank(options, features, words)
     return EmbeddingAdaptor(
         "embedding", (words, features), (1,), (0,), rank, options.init, padding=layer.padding_idx
     )

@@ -15,5 +15,5 @@ def fit_linear(layer: nn.Module, name: str, options: Options) -> LowRankAdaptor:
     Source: section 'Parameter-Efficient Adaptors', 'Linear layer'.
     """
     out_features, in_features = layer.get_parameter(name).shape
-    rank = fit_rank(options, out_features * in_features, out_features + in_features)
+    rank = fit_rank(options, out_features, in_features)
     return LowRankAdaptor("linear", (out_features, in_features), (0,), (1,), rank, options.init)

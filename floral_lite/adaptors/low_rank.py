@@ -122,9 +122,17 @@ class LowRankAdaptor:
         return {"U": u.reshape(len(u), *shapes["U"]), "V": v.reshape(len(v), *shapes["V"])}
 
 
-def fit_rank(options: Options, weight_size: int, cost_of_a_rank: int) -> int:
-    """The rank that was asked for, or the one that the budget allows."""
-    if options.budget is None:
-        assert options.rank is not None  # Options asks for one of the two
-        return options.rank
-    return largest_rank(weight_size, cost_of_a_rank, options.budget)
+def fit_rank(options: Options, rows: int, columns: int, times: int = 1) -> int:
+    """The rank that was asked for, though no more than that of any m x n matrix; or the budget's.
+
+    Args:
+        options: with a rank or a budget.
+        rows: m of the weight, read as a matrix.
+        columns: n.
+        times: a rank costs so many times m + n.
+    """
+    if options.budget is not None:
+        return largest_rank(rows * columns, times * (rows + columns), options.budget)
+    assert options.rank is not None  # Options asks for one of the two
+    # beyond it U^T U has no inverse, and the preconditioner would magnify rounding by 1 / eps
+    return min(options.rank, rows, columns)

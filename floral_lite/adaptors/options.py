@@ -16,10 +16,9 @@ class Options:
     """The choices that hold for every adaptor of a model.
 
     Args:
-        rank: r >= 1 of every low-rank adaptor; give this or the budget. It may be more than a small
-            weight's rows m or columns n, such as those of a head with two outputs. That adaptor can then
-            be any matrix, at a higher price than the weight's. Above m its first step, with init "paper" and
-            no preconditioning, is r / m times the weight's own: the learning rate may have to be smaller.
+        rank: r >= 1 of every low-rank adaptor; give this or the budget. Where a weight has fewer
+            rows m or columns n, as a head with two outputs has, it is their number: the adaptor can be any
+            matrix then.
         budget: rho in (0, 1], one adaptor's parameters relative to its weight's; each
             layer's rank follows. Vectors (biases, norms) are adapted whole and do not count.
         init: "paper" makes U random and V zero, as the text says; "authors" makes V random

@@ -127,7 +127,7 @@ def aggregate(
     for name, before in state.shared.items():
         origin = before if as_updates else torch.zeros_like(before)
         stacked = torch.stack([client.shared[name] for client in trained]) - origin
-        shared[name] = origin + torch.einsum("k,k...->...", share.to(stacked.dtype), stacked)
+        shared[name] = (origin + weighted("k,k...->...", share, stacked)).to(before.dtype)
 
     # a_c <- sum_k pi_c^k N^k a_c^k / sum_k pi_c^k N^k
     weights = client_given_cluster(mixture, num_samples)
@@ -136,7 +136,7 @@ def aggregate(
     for name, before in state.clustered.items():
         origin = before if as_updates else torch.zeros_like(before)
         stacked = torch.stack([client.clustered[name] for client in trained]) - origin
-        average = origin + torch.einsum("kc,kc...->c...", weights.to(stacked.dtype), stacked)
+        average = (origin + weighted("kc,kc...->c...", weights, stacked)).to(before.dtype)
         clustered[name] = torch.where(empty.view(-1, *[1] * (before.dim() - 1)), before, average)
 
     private = {name: tensor.clone() for name, tensor in state.private.items()}
@@ -144,6 +144,12 @@ def aggregate(
         for name, tensor in parameters.private.items():
             private[name][client] = tensor
     return Roles(shared, clustered, private)
+
+
+def weighted(equation: str, weights: Tensor, tensors: Tensor) -> Tensor:
+    """The einsum of both, in single precision at least: in bfloat16 weights would not sum to 1."""
+    precision = torch.promote_types(tensors.dtype, torch.float32)
+    return torch.einsum(equation, weights.to(precision), tensors.to(precision))
 
 
 class Sums:
@@ -159,7 +165,9 @@ class Sums:
         """Begin with nothing."""
         self.state, self.num_samples, self.as_updates = state, num_samples, as_updates
         averaged = state._replace(private={})
-        self.sums = averaged.map(torch.zeros_like)
+        self.sums = averaged.map(
+            lambda t: t.new_zeros(t.shape, dtype=torch.promote_types(t.dtype, torch.float32))
+        )
         self.private = {name: tensor.clone() for name, tensor in state.private.items()}
         self.weights = torch.zeros(())
 
@@ -182,7 +190,7 @@ class Sums:
         self.weights = self.weights + joint.sum(dim=0)
         for name, tensor in trained.shared.items():
             moved = tensor - self.state.shared[name] if self.as_updates else tensor
-            self.sums.shared[name] += torch.einsum("k,k...->...", share.to(tensor.dtype), moved)
+            self.sums.shared[name] += weighted("k,k...->...", share, moved)
         for name, tensor in trained.clustered.items():
             moved = tensor
             if self.as_updates:
@@ -191,7 +199,7 @@ class Sums:
                 alone = tensor.shape[1] < len(before)
                 moved = tensor - (before[joint.argmax(dim=1)][:, None] if alone else before)
             every = moved.expand(-1, joint.shape[1], *tensor.shape[2:])  # other clusters have weight 0
-            self.sums.clustered[name] += torch.einsum("kc,kc...->c...", joint.to(tensor.dtype), every)
+            self.sums.clustered[name] += weighted("kc,kc...->c...", joint, every)
         places = send(torch.tensor(clients), like.device)
         for name, tensor in trained.private.items():
             self.private[name][places] = tensor
@@ -200,10 +208,11 @@ class Sums:
         """What `aggregate` makes of all of them."""
         shared, clustered = self.sums.shared, {}
         for name, before in self.state.clustered.items():
-            weights = self.weights.view(-1, *[1] * (before.dim() - 1)).to(before.dtype)
-            average = self.sums.clustered[name] / weights
-            average = before + average if self.as_updates else average
-            clustered[name] = torch.where(weights > 0, average, before)
+            sums = self.sums.clustered[name]
+            weights = self.weights.view(-1, *[1] * (before.dim() - 1)).to(sums.dtype)
+            average = before + sums / weights if self.as_updates else sums / weights
+            clustered[name] = torch.where(weights > 0, average.to(before.dtype), before)
         if self.as_updates:
             shared = {name: self.state.shared[name] + moved for name, moved in shared.items()}
+        shared = {name: average.to(self.state.shared[name].dtype) for name, average in shared.items()}
         return Roles(shared, clustered, self.private)

@@ -149,5 +149,6 @@ def sample_weights(shard: Shard, task: Task) -> Tensor | None:
     targets = shard.targets
     if not task.is_classification or targets.dim() > 1:
         return torch.full((len(shard),), 1 / len(shard), device=targets.device)
+    targets = targets.long()  # bytes would choose, as a mask does
     counts = torch.bincount(targets)
     return 1 / (counts.count_nonzero() * counts[targets])

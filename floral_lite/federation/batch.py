@@ -6,6 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from .forward import under_vmap
 from .task import ELEMENTWISE, OF_LABELS, Loss
 
 # Torch's losses that are a plain mean over the samples. With them a short batch can be filled up
@@ -38,7 +39,10 @@ def sample_losses(loss: Loss, targets: Tensor, outputs: Tensor) -> Tensor:
     A loss that is not in MEANS has one number for each whole batch, shape (k, 1).
     """
     if loss not in MEANS:
-        losses: Tensor = torch.vmap(loss)(outputs, targets)
+        if len(outputs) == 1:  # nothing to do side by side, which not every loss can
+            return loss(outputs[0], targets[0])[None, None]
+        with under_vmap(loss):
+            losses: Tensor = torch.vmap(loss)(outputs, targets)
         return losses[:, None]
     by_sample: Callable[..., Tensor] = loss
     samples = by_sample(outputs.flatten(0, 1), targets.flatten(0, 1), reduction="none")

@@ -61,7 +61,7 @@ def _picked(tensors: Sequence[Tensor], rows: Tensor) -> Tensor:
     )
     stacked = tensors[0].new_empty(*rows.shape, *tensors[0].shape[1:])
     for tensor, own, place in zip(tensors, send(rows, stacked.device), stacked, strict=True):
-        torch.index_select(tensor, 0, own, out=place)
+        torch.index_select(tensor.detach(), 0, own, out=place)
     return stacked
 
 

@@ -139,7 +139,9 @@ def train_together(
     narrowed = start is not begun
     client = start.map(torch.clone)
     factors = {
-        name: laid_side_by_side(t) for name, t in client.clustered.items() if name.endswith((".U", ".V"))
+        name: laid_side_by_side(t)
+        for name, t in client.clustered.items()
+        if name.endswith((".U", ".V")) and t.dim() > 3  # a parameter may be called so, too
     }
     client = client._replace(clustered=client.clustered | factors)
     velocity = client.map(torch.zeros_like) if settings.momentum else Roles({}, {}, {})
@@ -154,7 +156,7 @@ def train_together(
         active = len(batch.inputs)
         busy = slice(active)
         losses = steps.run(step, client.at(busy), velocity.at(busy), batch, start.at(busy))
-        total = total.to(losses.dtype)
+        total = total.to(torch.promote_types(losses.dtype, torch.float32))  # bfloat16 soon stops counting
         total[:active] += losses
     client = method.finish(client, start)
     if narrowed:  # the only cluster's router has not moved

@@ -22,8 +22,9 @@ VMAP = ("vmap: ", "Batching rule not implemented", "During a grad (vjp, jvp, gra
 
 
 @contextmanager
-def under_vmap(model: nn.Module) -> Iterator[None]:
-    """Inside, a model may run under torch.vmap; what that cannot follow is told with a way out."""
+def under_vmap(what: object) -> Iterator[None]:
+    """Inside, a model or a loss may run under torch.vmap; what that cannot follow is told with a way out."""
+    name = getattr(what, "__name__", type(what).__name__)
     try:
         with warnings.catch_warnings():
             # attention on a CPU, which torch then runs client by client: nothing that a user could mend
@@ -36,18 +37,18 @@ def under_vmap(model: nn.Module) -> Iterator[None]:
         # torch's words for an `if` on a tensor, and for .item()
         if told.startswith("vmap: It looks like you're"):
             raise InputError(
-                f"{type(model).__name__} looks at the numbers in its inputs, with an `if` or with .item(), "
+                f"{name} looks at the numbers in its inputs, with an `if` or with .item(), "
                 "and cannot run for many clients at once: use torch.where in its place, or engine='loop'"
             ) from error
         # only in evaluation: clients in training may draw
         if told.startswith("vmap: called random operation"):
             raise InputError(
-                f"{type(model).__name__} draws random numbers in evaluation, so that its answers change from "
+                f"{name} draws random numbers in evaluation, so that its answers change from "
                 "call to call: write functional.dropout(x, p, training=self.training), say, or use "
                 "engine='loop' if it should"
             ) from error
         raise InputError(
-            f"{type(model).__name__} cannot run for many clients at once, use engine='loop': torch.vmap says "
+            f"{name} cannot run for many clients at once, use engine='loop': torch.vmap says "
             f"{told.splitlines()[0]!r}"
         ) from error
 

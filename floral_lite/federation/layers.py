@@ -37,7 +37,13 @@ def chain(model: nn.Module) -> Layers | None:
     if len(list(model.parameters())) < len(list(model.named_parameters(remove_duplicate=False))):
         return None  # a parameter under two names
     for name, layer in model.named_modules(remove_duplicate=False):
-        hooks = layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks
+        hooks = (
+            layer._forward_hooks
+            or layer._forward_pre_hooks
+            or layer._backward_hooks
+            or layer._backward_pre_hooks
+            or "forward" in vars(layer)  # a forward of its own, that its class does not know
+        )
         if type(layer) is nn.Sequential and not hooks:
             continue
         known = type(layer) in (nn.Linear, nn.Conv2d, HeConv2d, nn.Flatten, nn.Dropout, *PER_SAMPLE)

@@ -44,8 +44,9 @@ def local_training(
     task.model.train()
     velocity = client.map(torch.zeros_like)
     for step, rows in enumerate(batches(draws.order, settings.batch_size)):
-        batch = Shard(shard.inputs[rows], shard.targets[rows])
-        if task.augment is not None:
+        if task.augment is None:
+            batch = Shard(shard.inputs[rows], shard.targets[rows])
+        else:
             # before a cluster's transform, which the shard has behind it
             changes = Changes(task.augment, augmented[step][None])
             batch = Shard(*(tensor[0] for tensor in gather(task.train, [index], rows[None], changes)))

@@ -135,8 +135,10 @@ def name_of(function: object) -> str:
 
 
 def plain(config: Mapping[str, Any]) -> dict[str, Any]:
-    """A configuration as its file keeps it: NumPy's numbers as Python's, other objects by their repr."""
-    told = json.dumps(config, default=lambda value: value.item() if hasattr(value, "item") else repr(value))
+    """A configuration as its file keeps it: arrays and their numbers as Python's, others by their repr."""
+    told = json.dumps(
+        config, default=lambda value: value.tolist() if hasattr(value, "tolist") else repr(value)
+    )
     return dict(json.loads(told))
 
 

@@ -112,7 +112,9 @@ def initial_state(run: Run, settings: Settings, device: torch.device) -> Roles:
         num_clients = run.task.num_clients
         own = {name: tensor.expand(num_clients, *tensor.shape) for name, tensor in statistics.items()}
         state = state._replace(private=state.private | own)
-    return state.map(lambda tensor: tensor.detach().to(device).clone())
+    # in rows, as a checkpoint keeps them: products of other layouts are rounded otherwise
+    rows = torch.contiguous_format
+    return state.map(lambda tensor: tensor.detach().to(device).clone(memory_format=rows))
 
 
 def check_batches(task: Task, batch_size: int) -> None:

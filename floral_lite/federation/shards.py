@@ -3,13 +3,13 @@
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Protocol, overload
+from typing import NamedTuple, Protocol, cast, overload
 
 import torch
 from torch import Tensor
 
 from ..devices import send
-from ..errors import require
+from ..errors import require, whole_number
 
 
 class Shard(NamedTuple):
@@ -105,15 +105,26 @@ class Population(MadeShards):
 
     def __post_init__(self) -> None:
         """Refuse a population of nobody."""
-        require(self.num_clients >= 1, f"num_clients is {self.num_clients}; a population needs at least 1")
+        num_clients = whole_number("num_clients", self.num_clients)
+        require(num_clients >= 1, f"num_clients is {self.num_clients}; a population needs at least 1")
 
     def __len__(self) -> int:
         """K, the number of clients."""
         return self.num_clients
 
     def make_shard(self, client: int) -> Shard:
-        """The shard of a client."""
-        return self.make(client)
+        """The shard of a client.
+
+        Raises:
+            InputError: it is none, or empty.
+        """
+        shard: object = self.make(client)
+        require(
+            isinstance(shard, Shard) and len(shard) > 0,
+            f"make({client}) gives a {type(shard).__name__} without samples; it must give a Shard that has "
+            "at least one",
+        )
+        return cast(Shard, shard)
 
     def to(self, device: torch.device) -> "Population":
         """The same population, each shard moved to a device when it is made."""

@@ -63,7 +63,7 @@ def in_turns(choices: Choices, task: Task | None = None) -> Iterator[Progress]:
 class Training:
     """Trains in a thread, so that whoever starts it stays free; one at a time.
 
-    Layers that draw by themselves, such as dropout, borrow torch's global generator: random numbers
+    Layers that draw by themselves, other than dropout, borrow torch's global generator: random numbers
     that other cells draw from it meanwhile may not repeat.
 
     Args:

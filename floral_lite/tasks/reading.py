@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ..data import as_float
-from ..errors import InputError, require
+from ..errors import InputError, real_number, require
 
 # anything that numpy makes an array of
 Array = Tensor | np.ndarray[Any, Any] | Sequence[Any]
@@ -126,7 +126,8 @@ def split_rows(
     num_samples: int, test_fraction: float, generator: torch.Generator, told: str
 ) -> tuple[Tensor, Tensor]:
     """Rows to train on and rows to test on, at random, at least one on either side, or InputError."""
-    num_test = round(test_fraction * num_samples) if 0 < test_fraction < 1 else 0
+    share = real_number("test_fraction", test_fraction)
+    num_test = round(share * num_samples) if 0 < share < 1 else 0
     require(
         0 < num_test < num_samples,
         f"test_fraction is {test_fraction}, {told}; it is the share kept for tests, in (0, 1), and must "
