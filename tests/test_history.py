@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from floral_lite import History, InputError
+from floral_lite import History, InputError, Task, methods, train
 from floral_lite.federation import Round
 from floral_lite.federation.record import plain
 
@@ -27,6 +27,15 @@ def history() -> History:
 def test_a_configuration_may_have_arrays_and_what_else_there_is() -> None:
     given = {"sites": np.arange(2), "angles": torch.tensor([0.5]), "rate": np.float32(0.5), "by": {1: print}}
     assert plain(given) == {"sites": [0, 1], "angles": [0.5], "rate": 0.5, "by": {"1": repr(print)}}
+
+
+def test_a_task_says_nothing_in_the_name_of_a_run(ragged_task: Task) -> None:
+    method = methods.FedAvg(ragged_task.model)
+    there = train(replace(ragged_task, details={"angle": 7}), method, rounds=1).history
+    assert there.config["angle"] == 7
+    for name in ("seed", "batch_size", "task"):
+        with pytest.raises(InputError, match=f"details has '{name}'.*: call it 'task_{name}'"):
+            train(replace(ragged_task, details={name: 7}), method)
 
 
 def test_what_is_saved_is_loaded_again(tmp_path: Path) -> None:

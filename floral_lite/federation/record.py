@@ -13,7 +13,7 @@ from torch import Tensor
 
 from .._version import __version__
 from ..devices import device_name
-from ..errors import DivergenceError, require
+from ..errors import DivergenceError, InputError, require
 from ..methods import ROUTER, Method
 from ..roles import Roles, is_statistic, num_bytes
 from .aggregate import mismatch
@@ -151,7 +151,11 @@ def new_history(
     device: torch.device,
     engine: str,
 ) -> History:
-    """The history of a run that has not begun."""
+    """The history of a run that has not begun.
+
+    Raises:
+        InputError: the task's details have a name that the run's own configuration has.
+    """
     num_base = sum(parameter.numel() for parameter in task.model.parameters())
     layers = crc32(repr(task.model).encode())  # two networks may have the same shapes
     trained = sum(parameter.numel() for parameter in task.model.parameters() if parameter.requires_grad)
@@ -162,23 +166,24 @@ def new_history(
         for name, tensor in role.items()
         if name != ROUTER and not is_statistic(name)
     )
+    config = {
+        "network": f"{type(task.model).__name__}-{layers:08x}",
+        "loss": name_of(task.loss),
+        "augment": None if task.augment is None else name_of(task.augment),
+        "method": method.name,
+        **method.options(),
+        **asdict(settings),
+        "seed": seed,
+        "engine": engine,
+        "device": device_name(device),
+        "version": __version__,
+    }
+    for name in ({"task"} | config.keys()) & task.details.keys():
+        raise InputError(
+            f"details has {name!r}, which a history says of the run itself: call it 'task_{name}', say"
+        )
     return History(
-        config=plain(
-            {
-                "task": task.name,
-                **task.details,
-                "network": f"{type(task.model).__name__}-{layers:08x}",
-                "loss": name_of(task.loss),
-                "augment": None if task.augment is None else name_of(task.augment),
-                "method": method.name,
-                **method.options(),
-                **asdict(settings),
-                "seed": seed,
-                "engine": engine,
-                "device": device_name(device),
-                "version": __version__,
-            }
-        ),
+        config=plain({"task": task.name, **task.details, **config}),
         clusters=task.clusters.tolist(),
         bytes_up=bytes_up(method, first, engine),
         bytes_down=num_bytes(first.shared) + num_bytes(first.clustered),
