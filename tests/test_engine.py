@@ -774,6 +774,20 @@ def test_samples_of_several_shapes_take_the_loop() -> None:
     assert len(train(task, methods.FedAvg(task.model), engine="loop").history.rounds) == 3
 
 
+def test_samples_of_several_types_take_the_loop() -> None:
+    task = make_task(lambda: nn.Sequential(nn.Embedding(9, 4), nn.Flatten(), nn.Linear(8, 3)), words(9, 2))
+    shorter = Shard(task.train[1].inputs.int(), task.train[1].targets)
+    other = replace(task, train=[task.train[0], shorter, *task.train[2:]])
+    with pytest.raises(
+        InputError, match=r"torch\.int32.*give all clients' one shape and type, or use engine"
+    ):
+        train(other, methods.FedAvg(task.model), participation=1.0)
+    agree(
+        train(other, methods.FedAvg(task.model), participation=1.0, engine="loop"),
+        train(task, methods.FedAvg(task.model), participation=1.0, engine="loop"),
+    )
+
+
 class Scale(nn.Module):
     """A layer that the registry does not know."""
 

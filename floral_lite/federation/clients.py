@@ -37,7 +37,7 @@ def gather(
         Inputs (k, B, ...) and targets (k, B, ...).
 
     Raises:
-        InputError: the clients' samples have different shapes.
+        InputError: the clients' samples have different shapes, or types.
 
     Example:
         >>> shards = [Shard(torch.arange(3.0) + 10 * k, torch.arange(3)) for k in range(4)]
@@ -54,10 +54,11 @@ def gather(
 def _picked(tensors: Sequence[Tensor], rows: Tensor) -> Tensor:
     """Rows of its own from each tensor, copied once, whole samples at a time, into the stack."""
     shapes = sorted({tuple(tensor.shape[1:]) for tensor in tensors})
+    kinds = {tensor.dtype for tensor in tensors}
     require(
-        len(shapes) == 1,
-        f"samples of the shapes {shapes} cannot lie side by side: give all clients' one shape, or use "
-        "engine='loop'",
+        len(shapes) == len(kinds) == 1,
+        f"samples of the shapes {shapes} and types {kinds} cannot lie side by side: give all clients' one "
+        "shape and type, or use engine='loop'",
     )
     stacked = tensors[0].new_empty(*rows.shape, *tensors[0].shape[1:])
     for tensor, own, place in zip(tensors, send(rows, stacked.device), stacked, strict=True):
