@@ -106,6 +106,8 @@ def directions(gradients: Sequence[Tensor]) -> Tensor:
     total = torch.zeros(len(gradients[0]), len(gradients[0]), dtype=torch.float64)
     for gradient in gradients:
         # what all have in common says nothing; every layer counts alike
+        # whose squares may be too large for a number of half precision
+        gradient = gradient.to(torch.promote_types(gradient.dtype, torch.float32))
         apart = (gradient - gradient.mean(dim=0)).reshape(len(gradient), -1)
         gram = (apart @ apart.T).cpu().double()
         if gram.trace() > 0:

@@ -5,7 +5,6 @@ import operator
 from collections.abc import Iterable
 from contextlib import suppress
 from numbers import Real
-from textwrap import shorten
 from typing import get_args
 
 
@@ -62,10 +61,12 @@ def real_number(name: str, value: object) -> float:
         name: of the argument.
         value: what the user gave for it.
     """
-    with suppress(OverflowError):
+    try:
         if not isinstance(value, bool) and isinstance(value, Real):
             return float(value)
-    raise InputError(f"{name} is {shorten(repr(value), 60)}; it must be a number")
+    except OverflowError:
+        raise InputError(f"{name} is a larger number than a float can be: give a smaller one") from None
+    raise InputError(f"{name} is {value!r}; it must be a number")
 
 
 def check_choice(name: str, value: object, choices: object) -> None:

@@ -224,8 +224,13 @@ def among_two(outputs: Tensor, targets: Tensor) -> Tensor:
     return nn.functional.cross_entropy(outputs[targets < 2], targets[targets < 2])
 
 
-def test_a_loss_that_vmap_does_not_know_is_told_and_the_loop_takes_it() -> None:
-    task = replace(two_clients(lambda: nn.Linear(5, 2)), loss=among_two)
+class Own(nn.Linear):
+    """No chain of known layers."""
+
+
+@pytest.mark.parametrize("layer", [nn.Linear, Own])
+def test_a_loss_that_vmap_does_not_know_is_told_and_the_loop_takes_it(layer: type[nn.Linear]) -> None:
+    task = replace(two_clients(lambda: layer(5, 2)), loss=among_two)
     for method in (methods.FedAvg(task.model), methods.Ditto(task.model)):
         with pytest.raises(InputError, match=r"among_two cannot run for many clients at once, use engine='l"):
             train(task, method)

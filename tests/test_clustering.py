@@ -16,7 +16,13 @@ from torch.nn import functional
 from floral_lite import Federation, InputError, Settings, Shard, Task, clustering, methods, tasks, train
 from floral_lite.clustering import Found, directions, find_clusters, unexplained
 from floral_lite.federation import Engine, Population, Run, asking, train_runs
-from floral_lite.federation.asking import ask, asked_rounds, first_gradients, sample_weights
+from floral_lite.federation.asking import (
+    ask,
+    asked_rounds,
+    first_gradient,
+    first_gradients,
+    sample_weights,
+)
 from floral_lite.methods import ROUTER
 from floral_lite.models import seeded
 
@@ -316,6 +322,32 @@ def test_the_fast_engine_does_the_same(
         for engine in ("fast", "loop")
     )
     agree(one, other)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_half_precision_is_enough(dtype: torch.dtype) -> None:
+    """Gradients may have squares that it cannot say, and so many samples that it would stop counting."""
+    gradients, clusters = hidden(40, 4, apart=6.0)
+    long = [(gradient * 1e4 / gradient.norm(dim=1).max()).to(dtype) for gradient in gradients]
+    found = find_clusters(long, 4)
+    assert found is not None
+    assert right(found.clusters, clusters) == 1
+    generator = torch.Generator().manual_seed(0)
+    many = Shard(torch.randn(50_000, 6, generator=generator), torch.arange(50_000) % 3)
+    tasks_of = {
+        kind: replace(
+            two_kinds(),
+            model=seeded(lambda: nn.Linear(6, 3), 0).to(kind),
+            train=[Shard(many.inputs.to(kind), many.targets)] * 20,
+            test=[Shard(many.inputs[:3].to(kind), many.targets[:3])] * 20,
+        )
+        for kind in (dtype, torch.float32)
+    }
+    (rough, rough_loss), (fine, fine_loss) = (
+        first_gradient(task, task.train[0]) for task in tasks_of.values()
+    )
+    torch.testing.assert_close(rough_loss, fine_loss, rtol=0.01, atol=0)
+    torch.testing.assert_close(rough[0].float(), fine[0], rtol=0.05, atol=0.005)
 
 
 def test_labels_may_be_bytes() -> None:

@@ -602,6 +602,20 @@ def test_samples_that_meet_in_statistics_alone() -> None:
     compare(task, methods.FedAvg(task.model))
 
 
+def test_losses_of_many_steps_are_summed_in_single_precision() -> None:
+    """In bfloat16 the sum would stop growing at a few hundred."""
+    task = make_task(lambda: nn.Linear(4, 3), normal(4), sizes=[1000] * 5, batch_size=1, rounds=1)
+    task = replace(
+        task,
+        model=task.model.bfloat16(),
+        train=[Shard(shard.inputs.bfloat16(), shard.targets) for shard in task.train],
+        test=[Shard(shard.inputs.bfloat16(), shard.targets) for shard in task.test],
+    )
+    method = methods.FedAvg(task.model)
+    fast, loop = (train(task, method, engine=each, learning_rate=1e-3).history for each in ("fast", "loop"))
+    assert fast.rounds[0].train_loss == pytest.approx(loop.rounds[0].train_loss, rel=0.02)
+
+
 def test_inputs_may_be_another_models_features() -> None:
     """Which know where they came from, as long as nobody tells them to forget."""
     task = make_task(lambda: nn.Linear(4, 3), normal(4))

@@ -48,8 +48,9 @@ def test_numbers_are_floats_whoever_made_them() -> None:
     for wrong in ("5", None, True, 5j, [5.0]):
         with pytest.raises(InputError, match=re.escape(f"budget is {wrong!r}; it must be a number")):
             real_number("budget", wrong)
-    with pytest.raises(InputError, match=r"budget is \[\.\.\.\]; it must be a number"):
-        real_number("budget", 10**400)
+    for large in (10**400, 10**5000):
+        with pytest.raises(InputError, match="budget is a larger number than a float can be"):
+            real_number("budget", large)
 
 
 def test_require_raises_only_where_the_condition_fails() -> None:

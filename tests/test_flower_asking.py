@@ -2,6 +2,7 @@
 
 import copy
 import logging
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -18,8 +19,8 @@ from flwr.clientapp.mod import LocalDpMod
 from floral_lite import InputError, Run, Shard, Task, clustering, methods, train
 from floral_lite.federation import Population, load_checkpoint
 from floral_lite.federation.asking import LEANING
-from floral_lite.flower import client_app, server_app
-from floral_lite.flower.asking import LONGEST, told_router
+from floral_lite.flower import RolesStrategy, client_app, server_app
+from floral_lite.flower.asking import LONGEST, Asking, told_router
 from floral_lite.flower.messages import BadMessage
 from floral_lite.flower.resume import TOLD
 from floral_lite.methods import ROUTER, Method
@@ -91,6 +92,62 @@ def test_who_is_absent_is_not_told_and_who_is_late_is_asked_again(tmp_path: Path
     for client, message, _ in flown.grid.sent:
         if message.metadata.message_type == "train":
             assert message.content.config_records["config"]["cluster"] == told[client]
+
+
+def test_a_turn_that_nobody_takes_is_waited_for_no_longer_than_patience(tmp_path: Path) -> None:
+    """Clients 0 and 10 are all of round 1's turn; the others are enough for `min_replies`."""
+    task = two_kinds(rounds=11, participation=0.1, evaluate_every=0)
+    history = Flown(task, floral(task), tmp_path, absent=[0, 10], min_replies=2).server.history
+    told = history.config[TOLD]
+    assert [client for client, cluster in enumerate(told) if cluster == -1] == [0, 10]
+    assert math.isnan(history.rounds[0].train_loss)
+
+
+@pytest.mark.parametrize("name", ["local", "fedper", "fedavg", "floral"])
+def test_a_client_answers_no_question_that_its_method_does_not_ask(name: str, tmp_path: Path) -> None:
+    task = two_kinds()
+    question = ask_of(task)
+    for method, weighted, reason in (
+        (methods.make(name, task.model, **({"rank": 1} if name == "floral" else {})), False, "only routing="),
+        (floral(task), True, "weighted is True"),
+    ):
+        run = Run(task, method, SEED)
+        grid = LocalGrid(client_app(lambda _, run=run: run, tmp_path, weighted=weighted), 20)  # type: ignore[misc]
+        (reply,) = grid.deliver(question)
+        assert reply.has_error()
+        assert reason in reply.error.reason
+
+
+def ask_of(task: Task) -> Message:
+    """What the server sends to client 2, at node 102."""
+    arrays = Asking(Run(task, floral(task), SEED), 2, max_samples=1e9).arrays
+    config = ConfigRecord({"round": 1, "federation": "0" * 16})
+    return Message(RecordDict({"arrays": arrays, "config": config}), 102, "train.ask", group_id="1")
+
+
+def test_the_server_forgets_the_gradients(tmp_path: Path) -> None:
+    task = two_kinds(participation=1.0, rounds=2)
+    run = Run(task, floral(task), SEED)
+    strategy = RolesStrategy(run, tmp_path / "server", patience=0.01)
+    strategy.start(
+        LocalGrid(client_app(lambda _: run, tmp_path / "clients"), 20), strategy.arrays, num_rounds=2
+    )
+    assert strategy.history.config[TOLD] is not None
+    assert strategy.asking.answers == {}
+
+
+@pytest.mark.parametrize("name", ["told", "federation"])
+def test_a_task_says_nothing_in_the_servers_name(name: str, tmp_path: Path) -> None:
+    task = replace(two_kinds(), details={name: [0] * 20})
+    with pytest.raises(InputError, match=f"details has '{name}'"):
+        Flown(task, methods.FLoRAL(task.model, 2, rank=1), tmp_path)
+
+
+def test_more_clients_than_were_told_are_another_run(tmp_path: Path) -> None:
+    Flown(task := two_kinds(rounds=3), floral(task), tmp_path)
+    more = two_kinds(num_clients=24, rounds=5)
+    with pytest.raises(InputError, match=r"the task has 24 clients, .* told the clusters of 20"):
+        Flown(more, floral(more), tmp_path)
 
 
 def with_arrays(change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[Message], RecordDict]:
@@ -223,12 +280,12 @@ def test_nothing_but_a_gradient_is_answered(tmp_path: Path) -> None:
     sent = [
         s for s in Flown(task, floral(task), tmp_path).grid.sent if s[1].metadata.message_type == "train.ask"
     ]
-    for _, message, reply in sent:
+    assert len(sent) == 20
+    for _, _, reply in sent:
         (metrics,) = reply.content.metric_records.values()
         assert set(metrics) == {"round", "num-examples", "train-loss"}
         weights = {name for name, one in task.model.named_parameters() if one.dim() > 1}
         assert set(reply.content.array_records["arrays"]) == {f"shared/{name}" for name in weights}
-        assert isinstance(message.content.config_records["config"], ConfigRecord)
 
 
 def test_a_client_believes_no_cluster_that_there_is_not() -> None:

@@ -262,9 +262,13 @@ def test_a_population_makes_what_it_is_asked_for_and_keeps_nothing() -> None:
         Population(0, make)
     with pytest.raises(InputError, match=r"num_clients is 2\.5; it must be a whole number"):
         Population(2.5, make)  # type: ignore[arg-type]
-    for wrong, kind in ((Shard(torch.zeros(0, 2), torch.zeros(0)), "Shard"), (None, "NoneType")):
-        with pytest.raises(InputError, match=rf"make\(3\) gives a {kind} without samples"):
-            Population(5, lambda _, wrong=wrong: wrong)[3]  # type: ignore[misc]
+    for wrong, kind in ((Shard(torch.zeros(0, 2), torch.zeros(0)), "an empty Shard"), ((1, 2), "a tuple")):
+        population = Population(5, lambda _, wrong=wrong: wrong)  # type: ignore[misc]
+        for there in (population, population.to(CPU)):
+            with pytest.raises(
+                InputError, match=rf"make\(3\) gives {kind}; it must give a Shard of at least"
+            ):
+                there[3]
 
 
 def test_lists_pools_and_populations_give_the_same_samples() -> None:

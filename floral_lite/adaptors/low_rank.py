@@ -82,8 +82,7 @@ class LowRankAdaptor:
         factors = {name: torch.zeros(num_clusters, *shape) for name, shape in self.shapes.items()}
         if self.init == "paper":
             # variance 1 / m, so that U^T U is about I: the first step on V then moves L by the
-            # gradient of W projected on the columns of U, whatever the layer's size. Where R is
-            # larger than m, it is U U^T that is about I, times R / m: a plain step is as much larger
+            # gradient of W projected on the columns of U, whatever the layer's size
             bound = (3 / prod(self.shape[axis] for axis in self.rows)) ** 0.5
             factors["U"].uniform_(-bound, bound, generator=generator)
         else:

@@ -97,7 +97,9 @@ def first_gradients(task: Task) -> tuple[list[Tensor], Tensor]:
     """
     weights = list(asked_weights(task.model).values())
     gradients = [weight.new_zeros(task.num_clients, *weight.shape) for weight in weights]
-    losses = weights[0].new_zeros(task.num_clients)
+    losses = weights[0].new_zeros(
+        task.num_clients, dtype=torch.promote_types(weights[0].dtype, torch.float32)
+    )
     for client in range(task.num_clients):
         own, losses[client] = first_gradient(task, task.train[client])
         for gradient, part in zip(gradients, own, strict=True):
@@ -112,12 +114,14 @@ def first_gradient(task: Task, shard: Shard) -> tuple[list[Tensor], Tensor]:
     would hide everything else.
 
     Returns:
-        A tensor a weight of `asked_weights`, and the loss, a scalar.
+        A tensor a weight of `asked_weights`, and the loss, a scalar of single precision at least.
     """
     model = copy.deepcopy(task.model).eval()
     weights = list(asked_weights(model).values())
-    gradient = [torch.zeros_like(weight) for weight in weights]
-    total = weights[0].new_zeros(())
+    # in single precision at least: sums in bfloat16 soon stop growing
+    precise = torch.promote_types(weights[0].dtype, torch.float32)
+    gradient = [torch.zeros_like(weight, dtype=precise) for weight in weights]
+    total = weights[0].new_zeros((), dtype=precise)
     shares = sample_weights(shard, task)
     size = ROWS if shares is not None else len(shard)
     for start in range(0, len(shard), size):
@@ -130,7 +134,7 @@ def first_gradient(task: Task, shard: Shard) -> tuple[list[Tensor], Tensor]:
         slopes = torch.autograd.grad(loss, weights, materialize_grads=True)
         for sum_so_far, slope in zip(gradient, slopes, strict=True):
             sum_so_far += slope
-    return gradient, total
+    return [whole.to(weight.dtype) for whole, weight in zip(gradient, weights, strict=True)], total
 
 
 def sample_weights(shard: Shard, task: Task) -> Tensor | None:

@@ -39,9 +39,9 @@ def sample_losses(loss: Loss, targets: Tensor, outputs: Tensor) -> Tensor:
     A loss that is not in MEANS has one number for each whole batch, shape (k, 1).
     """
     if loss not in MEANS:
-        if len(outputs) == 1:  # nothing to do side by side, which not every loss can
-            return loss(outputs[0], targets[0])[None, None]
         with under_vmap(loss):
+            if len(outputs) == 1:  # nothing to do side by side, which not every loss can
+                return loss(outputs[0], targets[0])[None, None]
             losses: Tensor = torch.vmap(loss)(outputs, targets)
         return losses[:, None]
     by_sample: Callable[..., Tensor] = loss

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from .._version import __version__
 from ..devices import device_name
-from ..errors import DivergenceError, InputError, require
+from ..errors import DivergenceError, require
 from ..methods import ROUTER, Method
 from ..roles import Roles, is_statistic, num_bytes
 from .aggregate import mismatch
@@ -178,9 +178,10 @@ def new_history(
         "device": device_name(device),
         "version": __version__,
     }
-    for name in ({"task"} | config.keys()) & task.details.keys():
-        raise InputError(
-            f"details has {name!r}, which a history says of the run itself: call it 'task_{name}', say"
+    for name in task.details:
+        require(
+            name not in config and name != "task",
+            f"details has {name!r}, which a history says of the run itself: call it 'task_{name}', say",
         )
     return History(
         config=plain({"task": task.name, **task.details, **config}),

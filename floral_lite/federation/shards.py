@@ -92,7 +92,7 @@ class Population(MadeShards):
         make: make(client) gives the shard of a client in [0, K), the same whenever it is asked.
 
     Raises:
-        InputError: num_clients is smaller than 1.
+        InputError: num_clients is no whole number, or smaller than 1.
 
     Example:
         >>> population = Population(10**6, lambda client: Shard(torch.ones(2, 1) * client, torch.zeros(2, 1)))
@@ -121,11 +121,11 @@ class Population(MadeShards):
         shard: object = self.make(client)
         require(
             isinstance(shard, Shard) and len(shard) > 0,
-            f"make({client}) gives a {type(shard).__name__} without samples; it must give a Shard that has "
-            "at least one",
+            f"make({client}) gives {'an empty' if isinstance(shard, Shard) else 'a'} {type(shard).__name__}; "
+            "it must give a Shard of at least one sample",
         )
         return cast(Shard, shard)
 
     def to(self, device: torch.device) -> "Population":
         """The same population, each shard moved to a device when it is made."""
-        return replace(self, make=lambda client: self.make(client).to(device))
+        return replace(self, make=lambda client: self.make_shard(client).to(device))

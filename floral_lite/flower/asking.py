@@ -22,7 +22,7 @@ from .messages import ARRAYS, CONFIG, METRICS, check, from_arrays, logger, numbe
 
 # The message that asks, and what it tells a client in later rounds.
 ASK, CLUSTER = "train.ask", "cluster"
-# A longer gradient than any that can be squared and summed.
+# The longest gradient that is believed: its squares can still be summed over many clients.
 LONGEST = 1e12
 
 
@@ -44,10 +44,13 @@ class Asking:
     """The server's half: whom to ask, who has answered, and which clusters the answers make.
 
     Whoever does not answer, although asked again in each of these rounds, starts with a uniform router. A
-    client that answers with anything but its gradient can spoil what is found, for all of them.
+    client that answers with anything but its gradient can spoil what is found, for all of them. (The engines
+    know all clusters before round 1; here a test in an earlier round than the last of asking has uniform
+    routers, which only an ensemble's scores show.)
 
     Args:
         run: of the federation.
+        num_clusters: C.
         max_samples: the largest N^k that is believed.
 
     Raises:
@@ -57,9 +60,9 @@ class Asking:
         rounds: how many rounds go to asking; 0 where the method does not ask.
     """
 
-    def __init__(self, run: Run, max_samples: float) -> None:
+    def __init__(self, run: Run, num_clusters: int, max_samples: float) -> None:
         """Nobody has answered yet."""
-        self.run, self.max_samples = run, max_samples
+        self.run, self.num_clusters, self.max_samples = run, num_clusters, max_samples
         self.rounds = asked_rounds(run.task, run.method, run.task.settings)
         self.weights = Roles(dict(asked_weights(run.task.model)), {}, {})
         self.answers: dict[int, Answer] = {}
@@ -88,12 +91,15 @@ class Asking:
         return Answer(gradients, num_samples, loss)
 
     def clusters(self) -> list[int] | None:
-        """Each client's cluster, -1 for one that has not answered; None if no clusters stand out."""
+        """Each client's cluster, -1 for one that has not answered; None if no clusters stand out.
+
+        The answers are forgotten: no other number tells as much of a client.
+        """
         order = sorted(self.answers)
         rows = zip(*(self.answers[client].gradients for client in order), strict=True)
         gradients = [torch.stack(row) for row in rows]
-        num_clusters = self.run.method.num_clusters  # type: ignore[attr-defined]
-        found = find_clusters(gradients, num_clusters, self.run.seed) if gradients else None
+        self.answers.clear()
+        found = find_clusters(gradients, self.num_clusters, self.run.seed) if gradients else None
         if found is None or not found.stands_out:
             logger.info("of %d clients that have answered no clusters stand out", len(order))
             return None
@@ -107,19 +113,30 @@ def whole(model: nn.Module) -> Roles:
     return Roles({name: parameter.detach() for name, parameter in model.named_parameters()}, {}, {})
 
 
-def answer(run: Run, client: int, message: Message, mods: Sequence[Any]) -> RecordDict:
+def answer(run: Run, client: int, message: Message, weighted: bool, mods: Sequence[Any]) -> RecordDict:
     """The client's half: its gradient at the model that was sent, the loss there, and N^k.
 
     Args:
         run: task, method and seed.
         client: the client's number k in [0, K).
         message: that of the server.
+        weighted: whether the client sends products with weights only.
         mods: Flower's modifiers of the client's training.
 
     Raises:
-        InputError: there are modifiers; they change what training sends, and would not see this.
-        BadMessage: the message has other tensors than the task's model.
+        InputError: there are modifiers, which change what training sends and would not see this; or the
+            client sends products only.
+        BadMessage: the method does not ask, or the message has other tensors than the task's model.
     """
+    check(
+        run.method.asks_first,
+        "the server asks for a gradient, which only routing='clustered' does: this client answers no such "
+        "question",
+    )
+    require(
+        not weighted,
+        "weighted is True, and the server asks for a single client's gradient: use routing='learned'",
+    )
     require(
         not mods,
         f"mods has {len(mods)} modifiers of the training, and routing is 'clustered': the gradient that it "

@@ -191,19 +191,18 @@ def client_app(
     )
     app = ClientApp()
 
-    def client(message: Message, context: Context) -> Client:
+    def own_run(context: Context) -> tuple[Run, int]:
         run = make({**context.run_config, **context.node_config})
         check_run(run)
-        mine = context.node_config.get("folder", folder)
-        return Client(run, find_number(context, run.task.num_clients), str(mine), message)
+        return run, find_number(context, run.task.num_clients)
+
+    def client(message: Message, context: Context) -> Client:
+        return Client(*own_run(context), str(context.node_config.get("folder", folder)), message)
 
     @app.train(ASK.removeprefix("train."))
     def asked(message: Message, context: Context) -> Message:
         """A gradient, before anything is trained."""
-        run = make({**context.run_config, **context.node_config})
-        check_run(run)
-        number = find_number(context, run.task.num_clients)
-        return Message(answer(run, number, message, mods), reply_to=message)
+        return Message(answer(*own_run(context), message, weighted, mods), reply_to=message)
 
     @app.query()
     def query(message: Message, context: Context) -> Message:

@@ -43,7 +43,9 @@ class Nodes:
                 )
         return node_of
 
-    def wait(self, grid: Grid, clients: Collection[int], least: int, patience: float) -> dict[int, int]:
+    def wait(
+        self, grid: Grid, clients: Collection[int], least: int, patience: float, of_all: bool = False
+    ) -> dict[int, int]:
         """The nodes of some clients, as soon as all of them are connected.
 
         Args:
@@ -51,6 +53,7 @@ class Nodes:
             clients: their numbers.
             least: so many have to be there, however long it takes.
             patience: seconds to wait for the others to connect.
+            of_all: it is enough if so many of all clients are there.
 
         Returns:
             client -> node, sorted by client.
@@ -62,7 +65,7 @@ class Nodes:
             there = {client: present[client] for client in sorted(clients) if client in present}
             missing = set(clients) - there.keys()
             late = time.monotonic() > deadline + (ANSWER if self.asked else 0)
-            if not missing or (len(there) >= least and late):
+            if not missing or (len(present if of_all else there) >= least and late):
                 return there
             if missing != told:
                 logger.info("waiting for clients %s", sorted(missing))

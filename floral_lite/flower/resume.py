@@ -28,9 +28,16 @@ def begin(run: Run, folder: Path | str) -> Federation:
         by which clients tell their files apart, and the clusters that clients are told.
 
     Raises:
-        InputError: the method has nothing that a server could average; or the checkpoint is of another run,
-            or has more rounds than are wanted.
+        InputError: the method has nothing that a server could average, the task's details have the name of
+            something that is said here; or the checkpoint is of another run, or has more rounds than are
+            wanted.
     """
+    for name in (NAME, TOLD):
+        require(
+            name not in run.task.details,
+            f"details has {name!r}, which a history over Flower says of the run itself: call it "
+            f"'task_{name}', say",
+        )
     settings = run.task.settings
     first = initial_state(run, settings, torch.device("cpu"))
     history = new_history(run.task, run.method, first, settings, run.seed, torch.device("cpu"), "flower")
@@ -44,6 +51,12 @@ def begin(run: Run, folder: Path | str) -> Federation:
     if resumed is None:
         history.config[NAME] = secrets.token_hex(8)
         return new
+    told = resumed[0].history.config.get(TOLD)
+    require(
+        told is None or len(told) == run.task.num_clients,
+        f"the task has {run.task.num_clients} clients, and the run that is to be resumed was told the "
+        f"clusters of {len(told or ())}: give as many, or start a new run",
+    )
     history.config |= {
         key: resumed[0].history.config[key] for key in (NAME, TOLD) if key in resumed[0].history.config
     }

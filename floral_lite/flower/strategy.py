@@ -48,7 +48,8 @@ class RolesStrategy(Strategy):
         run: task, method and seed. Of the task only the model, the number of clients and the settings are
             looked at, never the data.
         folder: gets a checkpoint after each round; the run goes on from one that is there.
-        min_replies: good replies without which a round changes nothing, from 1 to as many as are sampled.
+        min_replies: good replies without which a round of training changes nothing, from 1 to as many as are
+            sampled.
         patience: seconds, > 0, for which a round waits for clients that it wants and that are not connected.
         max_samples: the largest number of samples that a client is believed to have, >= 1.
         clip_norm: the largest norm of a client's update, > 0; None for no limit.
@@ -95,9 +96,8 @@ class RolesStrategy(Strategy):
             f"max_samples is {max_samples}; with less than 1 no reply counts: leave it out",
         )
         self.averaging = Averaging(clip_norm, trim, weighted)
-        self.asking = Asking(run, max_samples)
         require(
-            not (weighted and self.asking.rounds),
+            not (weighted and run.method.asks_first),
             "weighted is True, and routing is 'clustered', which needs single clients' gradients: of sums "
             "there are none; use routing='learned'",
         )
@@ -105,6 +105,7 @@ class RolesStrategy(Strategy):
         self.history, self.state, self.moments = begin(run, folder)
         first = initial_state(run, self.settings, torch.device("cpu"))
         self.num_clusters = len(run.method.mixture(first.of_client(0).private))
+        self.asking = Asking(run, self.num_clusters, max_samples)
         self.min_replies, self.patience = min_replies, patience
         self.max_samples, self.weighted = max_samples, weighted
         self.nodes = Nodes(run.task.num_clients)
@@ -149,7 +150,7 @@ class RolesStrategy(Strategy):
         kind = MessageType.TRAIN
         if self.asks:
             kind, sampled, arrays = ASK, self.asking.whom(self.number), self.asking.arrays
-        there = self.nodes.wait(grid, sampled, min(self.min_replies, len(sampled)), self.patience)
+        there = self.nodes.wait(grid, sampled, self.min_replies, self.patience, of_all=self.asks)
         logger.info("round %d: clients %s of %s", self.number, list(there), sampled)
         self.begun = time.perf_counter()
         return self._messages(kind, self.number, there, arrays, config)
