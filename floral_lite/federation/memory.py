@@ -130,9 +130,10 @@ def in_halves(work: Work[Result]) -> Work[Result]:
 
 
 def samples_meet(task: Task, method: Method, state: Roles) -> bool:
-    """Whether the outputs of a sample depend on the others of its batch, in the mode that the model is in.
+    """Whether outputs of a sample, or a norm's statistics, depend on the others of its batch.
 
-    It is so for a batch norm in training, and for whatever layer of a user's own. It is tried out: a
+    In the mode that the model is in. It is so for a batch norm in training, and for whatever layer of a user's
+    own. It is tried out: a
     few samples alone, and with two more in the batch, at parameters that are a little away from the
     state's, since a branch that adds nothing at first would hide it.
     """
