@@ -132,10 +132,9 @@ def in_halves(work: Work[Result]) -> Work[Result]:
 def samples_meet(task: Task, method: Method, state: Roles) -> bool:
     """Whether outputs of a sample, or a norm's statistics, depend on the others of its batch.
 
-    In the mode that the model is in. It is so for a batch norm in training, and for whatever layer of a user's
-    own. It is tried out: a
-    few samples alone, and with two more in the batch, at parameters that are a little away from the
-    state's, since a branch that adds nothing at first would hide it.
+    In the mode that the model is in. It is so for a batch norm in training, and for whatever layer of a
+    user's own. It is tried out: a few samples alone, and with two more in the batch, at parameters that are a
+    little away from the state's, since a branch that adds nothing at first would hide it.
     """
     generator = torch.Generator().manual_seed(0)
 
