@@ -40,7 +40,7 @@ test: $(BUILT)
 	$(BIN)/python -m pytest --numprocesses auto --dist worksteal
 	if $(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 11))'; \
 		then $(MAKE) test-flower FLOWER_TESTS="$(FLOWER_SOON)"; \
-		else echo "Flower has Python 3.11 or newer: its tests are left out. make test PYTHON=python3.12"; fi
+		else echo "Flower has Python 3.11 or newer: its tests are left out. make clean, then make test PYTHON=python3.12"; fi
 
 # Flower wants older versions of some packages than the book has, and Python 3.11: it has an environment of its own,
 # in which the rest is that of .venv. All its tests take minutes, and CI has few: `make test` compares the paper's
@@ -57,7 +57,7 @@ flower-demo: .venv-flower/.installed
 	$(FLOWER) examples/flower/demo.py
 
 .venv-flower/.installed: examples/flower/flower.lock $(INSTALLED)
-	$(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Flower has Python 3.11 or newer: make flower-demo PYTHON=python3.12")'
+	$(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Flower has Python 3.11 or newer: make clean, then make flower-demo PYTHON=python3.12")'
 	rm -rf .venv-flower
 	$(BIN)/uv venv --quiet --python $(BIN)/python .venv-flower
 	$(subst VIRTUAL_ENV=.venv,VIRTUAL_ENV=.venv-flower,$(INSTALL)) --requirement examples/flower/flower.lock \

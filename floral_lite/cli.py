@@ -6,6 +6,7 @@ import signal
 import sys
 from datetime import datetime
 from pathlib import Path
+from shlex import quote
 from statistics import fmean, stdev
 from typing import Annotated, Any, cast
 
@@ -160,7 +161,7 @@ def run(
         typer.echo("stopped")
         if federations:
             save_checkpoint(federations, checkpoints)
-            typer.echo(f"the same command with --out {out} --resume goes on from here")
+            typer.echo(f"the same command with --out {quote(str(out))} --resume goes on from here")
         else:
             typer.echo("nothing was done yet, nothing is kept")
         raise typer.Exit(commands.STOPPED) from None

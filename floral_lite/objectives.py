@@ -92,9 +92,9 @@ def cfl(
     Source: section 'Federated Learning', (CFL).
     """
     check_clients(losses, weights)
-    named = clusters.tolist()
+    named = clusters.flatten().tolist()
     require(
-        len(named) == len(losses) and all(isinstance(c, int) and 0 <= c < len(models) for c in named),
+        clusters.shape == (len(losses),) and all(type(c) is int and 0 <= c < len(models) for c in named),
         f"clusters are {named[:3]}... of {len(named)} clients; each of the {len(losses)} needs an integer in "
         f"[0, {len(models)})",
     )

@@ -5,6 +5,7 @@ from torch import Tensor
 
 from .errors import require
 from .federation import cluster_probability
+from .router import check_simplex
 
 Number = Tensor | float  # one run, or many at once: the arguments broadcast
 
@@ -20,7 +21,7 @@ def evenness(mixture: Tensor, num_samples: Tensor) -> Tensor:
         Shape (C,), in [p(c), 1].
 
     Raises:
-        InputError: a cluster has no clients.
+        InputError: a cluster has no clients, a row is not on the simplex, or num_samples does not fit.
 
     Source: section 'Analysis', the theorem.
 
@@ -29,6 +30,11 @@ def evenness(mixture: Tensor, num_samples: Tensor) -> Tensor:
         >>> evenness(clusters, num_samples=torch.ones(4))
         tensor([0.2500, 0.7500])
     """
+    check_simplex("mixture", mixture)
+    require(
+        num_samples.shape == mixture.shape[:1] and bool((num_samples > 0).all()),
+        f"num_samples is {num_samples.tolist()}; it must be above 0 for each of the {len(mixture)} clients",
+    )
     share = cluster_probability(mixture, num_samples)
     empty = torch.nonzero(share == 0).flatten().tolist()
     require(not empty, f"mixture gives no weight to the clusters {empty}; leave their columns out")

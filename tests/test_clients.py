@@ -25,6 +25,14 @@ def as_numbers(image: Any, label: Any) -> list[int]:
     return [*torch.as_tensor(image).round().int().flatten().tolist(), int(label)]
 
 
+def test_clusters_may_be_numbers_of_a_tensor() -> None:
+    groups = dict(zip(PAIRS, torch.tensor([3, 3, 1]), strict=True))
+    assert tasks.from_clients(PAIRS, clusters=groups, **NETWORK).clusters.tolist() == [0, 0, 1]
+    for wrong in ([1], torch.ones(2)):
+        with pytest.raises(InputError, match=r"a cluster is called .*; it must be a word or a number"):
+            tasks.from_clients(PAIRS, clusters={**groups, next(iter(PAIRS)): wrong}, **NETWORK)  # type: ignore[dict-item]
+
+
 def test_every_client_keeps_its_samples_in_the_order_given() -> None:
     task = tasks.from_clients(PAIRS, clusters={"south": "new", "east": "old", "north": "new"}, **NETWORK)
     # 20% of 20, 10 and 10 for tests

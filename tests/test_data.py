@@ -172,15 +172,17 @@ def test_samples_of_a_group_are_dealt_at_random() -> None:
 
 def test_groups_without_labels_and_clients_without_samples_are_refused() -> None:
     labels = torch.arange(4)
+    with pytest.raises(InputError, match="cluster 0 has 1 clients, and there are 0 samples of its labels"):
+        split_by_label(labels + 4, torch.arange(2), 2, torch.Generator(), 8)
     with pytest.raises(InputError, match=r"num_clusters is 5.*only 4 labels"):
         split_by_label(labels, torch.arange(5), 5, torch.Generator(), 4)
-    with pytest.raises(InputError, match=r"num_clients is 3.*only 2 samples"):
+    with pytest.raises(InputError, match=r"cluster 0 has 3 clients, and there are 2 samples of its labels"):
         split_by_label(labels, torch.tensor([0, 1, 0, 1, 0]), 2, torch.Generator(), 4)
     with pytest.raises(InputError, match="no client in cluster 1, and its labels would go to nobody"):
         split_by_label(labels, torch.tensor([0, 2, 0]), 3, torch.Generator(), 4)
     with pytest.raises(InputError, match=r"labels has \[4\], which no cluster would get.*in \[0, 4\)"):
         split_by_label(labels + 1, torch.tensor([0, 1]), 2, torch.Generator(), 4)
-    with pytest.raises(InputError, match="there are only 0 samples to deal"):
+    with pytest.raises(InputError, match="cluster 0 has 1 clients, and there are 0 samples"):
         split_by_label(labels[:0], torch.tensor([0, 1]), 2, torch.Generator(), 4)
 
 

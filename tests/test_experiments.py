@@ -730,7 +730,7 @@ def test_a_figure_draws_a_panel_a_task_and_a_line_a_row(
         assert axis.get_yscale() == "log"
         assert axis.get_xlabel() == "communication round"
         assert axis.yaxis.get_major_formatter()(0.1) == "0.1"
-    assert made.axes[0].get_ylabel() == "test loss, mean over clients"
+    assert made.axes[0].get_ylabel() == "test loss"
     percent = figures.draw(
         experiments.curves("methods", tmp_path, ["digits-rotate"], value="test_accuracy"), "test_accuracy"
     )
@@ -802,6 +802,19 @@ def test_more_rows_than_colours_begin_them_again(tmp_path: Path) -> None:
     colours = [line.get_color() for line in lines]
     assert len(colours) == len(RELATIVES.rows) > len(plots.COLOURS)
     assert colours == [*plots.COLOURS, *plots.COLOURS][: len(colours)]
+    looks = {(line.get_color(), line.get_marker(), line.get_markerfacecolor()) for line in lines}
+    assert len(looks) == len(lines)
+
+
+@pytest.mark.parametrize("value", figures.NAMES)
+def test_a_label_is_no_longer_than_its_panel(value: str, tmp_path: Path) -> None:
+    for row in RELATIVES.rows:
+        cell = Cell(row, "digits-rotate", 1)
+        result(cell, 50.0).save(tmp_path / cell.path)
+    made = figures.draw(experiments.curves("relatives", tmp_path, ["digits-rotate"], value=value), value)
+    made.draw_without_rendering()
+    low, high = made.axes[0].yaxis.label.get_window_extent().intervaly
+    assert 0 <= low < high <= made.bbox.height
 
 
 def test_the_package_loads_nothing_that_only_frames_figures_and_the_command_line_need() -> None:
@@ -816,3 +829,5 @@ def test_the_command_in_a_result_names_no_folder_of_the_machine() -> None:
     chosen = {"columns": "mnist-rotate", "rows": None, "seeds": 4, "rounds": 20, "device": "cpu"}
     command = "floral-lite table methods --columns mnist-rotate --seeds 4 --rounds 20 --device cpu"
     assert repeated("methods", chosen) == command
+    blank = "floral-lite table methods --columns 'mnist-rotate, mnist-label-shift'"
+    assert repeated("methods", {"columns": "mnist-rotate, mnist-label-shift"}) == blank

@@ -229,6 +229,8 @@ def test_no_method_ends_what_runs(laboratory: Laboratory) -> None:
     laboratory.run()
     laboratory.controls["methods"].value = ()
     assert not laboratory.training.running
+    laboratory.training.wait(30)
+    assert "no method is chosen" in laboratory.message.value
 
 
 def test_run_draws_and_stop_ends_it_and_leaves_a_thin_line(laboratory: Laboratory) -> None:

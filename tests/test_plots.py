@@ -90,7 +90,7 @@ def test_no_run_is_left_out_however_many_there_are() -> None:
 def test_a_round_without_evaluation_has_no_mixtures_to_draw() -> None:
     with pytest.raises(InputError, match=r"round 2 was not evaluated; there are \[1, 3\]"):
         plots.mixtures(history(), rounds=[1, 2])
-    for rounds in (3, []):
+    for rounds in (3, np.int64(3), []):
         with pytest.raises(InputError, match=r"rounds is .*; give a list of .* evaluated, of \[1, 3\]"):
             plots.mixtures(history(), rounds=rounds)  # type: ignore[arg-type]
 
@@ -99,6 +99,21 @@ def test_bars_are_the_means_of_the_clusters() -> None:
     bars = plots.accuracy_per_cluster({"one": history()}).axes[0].patches
     # cluster 0 has the clients 0 and 2: (50 + 100) / 2; cluster 1 has client 1
     assert [bar.get_height() for bar in bars] == pytest.approx([75, 75])
+
+
+def test_one_point_is_seen() -> None:
+    one = history()
+    one.rounds = one.rounds[:1]
+    for made in (plots.curves({"one": one}), plots.run_figure(one)):
+        assert made.axes[0].lines[0].get_marker() == "o"
+        assert plots.curves({"three": history()}).axes[0].lines[0].get_marker() == "None"
+        made.draw_without_rendering()
+        assert all(float(tick).is_integer() for tick in made.axes[0].get_xticks())
+
+
+def test_a_title_has_the_accuracy_where_there_is_one() -> None:
+    titles = [plots.mixtures(history(accuracy=given)).axes[0].get_title() for given in (True, False)]
+    assert titles == ["round 3: 90.0%", "round 3"]
 
 
 def test_mixtures_are_sorted_by_cluster() -> None:

@@ -85,6 +85,13 @@ def test_evenness() -> None:
 def test_a_cluster_without_clients() -> None:
     with pytest.raises(InputError, match=r"clusters \[1\]"):
         evenness(torch.tensor([[1.0, 0.0], [1.0, 0.0]]), torch.ones(2))
+    for mixture, num_samples, message in (
+        (torch.ones(2, 2), torch.ones(2), "mixture has sums"),
+        (torch.eye(2), torch.ones(3), "num_samples is"),
+        (torch.eye(2), torch.zeros(2), "num_samples is"),
+    ):
+        with pytest.raises(InputError, match=message):
+            evenness(mixture, num_samples)
 
 
 def test_the_smallest_offset() -> None:

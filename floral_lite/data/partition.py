@@ -74,6 +74,11 @@ def split_by_label(
             "there, or use fewer clusters",
         )
         rows = (groups == cluster).nonzero().flatten()
+        require(
+            len(rows) >= len(clients),
+            f"cluster {cluster} has {len(clients)} clients, and there are {len(rows)} samples of its labels: "
+            "give more samples of these, number the labels from 0 on without gaps, or use fewer clients",
+        )
         shares = split_evenly(len(rows), len(clients), generator)
         rows_of.update((client, rows[share]) for client, share in zip(clients, shares, strict=True))
     return [rows_of[client] for client in range(len(clusters))]

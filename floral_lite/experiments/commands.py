@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from shlex import quote
 from typing import Annotated
 
 import typer
@@ -33,7 +34,7 @@ def names(text: str | None) -> list[str] | None:
 
 def repeated(name: str, chosen: Mapping[str, object]) -> str:
     """The command that makes the same numbers anywhere, without this machine's folders."""
-    options = [f"--{option} {value}" for option, value in chosen.items() if value is not None]
+    options = [f"--{option} {quote(str(value))}" for option, value in chosen.items() if value is not None]
     return " ".join(["floral-lite table", name, *options])
 
 
@@ -60,8 +61,8 @@ def table(
             stopped = True
     filled = collect(name, out, names(columns), names(rows), seeds, rounds)
     typer.echo(markdown(filled))
-    if name == ROUTING.name:
-        typer.echo(judged(filled).round(2).to_string(na_rep="-"))
+    if name == ROUTING.name and len(judgements := judged(filled)) > 0:
+        typer.echo(judgements.round(2).to_string(na_rep="-"))
     if not show and out.is_dir():
         write_whole(out / f"{name}.md", markdown(filled).encode())
         write_whole(out / f"{name}.tex", latex(filled).encode())

@@ -11,9 +11,15 @@ from matplotlib.ticker import LogFormatter
 
 from ..files import write_whole
 from ..plots import COLOURS, GREY, Picture, figure
-from ..plots.federations import VALUES
+from ..plots.style import mark_style
 
-NAMES = {**VALUES, "test_accuracy": "test accuracy (%)"}  # shorter: panels are low
+# shorter: panels are low
+NAMES = {
+    "test_accuracy": "test accuracy (%)",
+    "test_loss": "test loss",
+    "train_loss": "training loss",
+    "mismatch": "mismatch (0 to 2)",
+}
 DASHED = ("-learned", "-averaged")
 
 
@@ -35,8 +41,8 @@ def family(row: str) -> str:
 def draw(frame: pd.DataFrame, value: str = "test_loss") -> Picture:
     """Lines over the rounds, a panel for each column; a band from the smallest to the largest seed.
 
-    Rows that differ in routing, or in whose statistics they use, share a colour; learned and averaged
-    are dashed. Losses are drawn on a logarithmic scale.
+    Rows that differ in routing, or in whose statistics they use, share a colour and a marker; learned and
+    averaged are dashed. Losses are drawn on a logarithmic scale.
 
     Args:
         frame: made by `curves`.
@@ -53,11 +59,15 @@ def draw(frame: pd.DataFrame, value: str = "test_loss") -> Picture:
         panel = frame[frame["column"] == column]
         for row, part in panel.groupby("row", sort=False):
             name = str(row)
-            colour = COLOURS[families.index(family(name)) % len(COLOURS)]
+            number = families.index(family(name))
+            look = mark_style(number)
+            # beyond ten families the same colours and markers come again, hollow
+            hollow = {"markerfacecolor": "none"} if number >= len(COLOURS) else {}
             dash = "--" if name.endswith(DASHED) else "-"
-            (line,) = axis.plot(part["round"], factor * part["mean"], color=colour, linestyle=dash)
+            few = {"markevery": ceil(len(part) / 6), "markersize": 4, **hollow}
+            (line,) = axis.plot(part["round"], factor * part["mean"], linestyle=dash, **look, **few)
             low, high = factor * part["low"], factor * part["high"]
-            axis.fill_between(part["round"], low, high, color=colour, alpha=0.2, linewidth=0)
+            axis.fill_between(part["round"], low, high, color=look["color"], alpha=0.2, linewidth=0)
             lines.setdefault(part["row_label"].iloc[0], line)
         axis.set_title(panel["column_label"].iloc[0], fontsize=10)
         axis.set_xlabel("communication round")

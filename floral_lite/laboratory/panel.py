@@ -64,6 +64,7 @@ class Laboratory:
         self._next = 0.0  # when it is to be drawn again
         self._picture: Picture | None = None  # of the curves
         self._resetting = False
+        self._wrong = ""  # what is wrong with the choices, if that ended a run
         self.run_button = ipywidgets.Button(description="Run", button_style="primary", icon="play")
         self.stop_button = ipywidgets.Button(description="Stop", icon="stop", disabled=True)
         self.message = ipywidgets.HTML("Choose, and press Run.")
@@ -92,9 +93,11 @@ class Laboratory:
         try:
             chosen = choices(self.controls)
         except InputError as error:
+            self._wrong = str(error)
             self.stop()
-            self._say(str(error))
+            self._say(self._wrong)
             return
+        self._wrong = ""
         self.stop_button.disabled = False
         self._say("Getting ready ...")
         self.training.start(chosen)
@@ -143,7 +146,7 @@ class Laboratory:
             words = {
                 "running": f"Training, {rounds} rounds.",
                 "finished": f"Finished after {last} rounds.",
-                "stopped": f"Stopped after {last} rounds.",
+                "stopped": self._wrong or f"Stopped after {last} rounds.",
                 "failed": now.message,
             }
             self._say(words[now.state])

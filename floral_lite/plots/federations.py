@@ -1,11 +1,12 @@
 """Figures of federations: their images, histories, mixtures and parameters."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence, Sized
 
 import numpy as np
 import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.image import AxesImage
+from matplotlib.ticker import MaxNLocator
 
 from ..errors import check_names, require
 from ..federation.history import History
@@ -63,6 +64,11 @@ def _check_labelled(histories: object) -> None:
     )
 
 
+def of_one(series: Sized) -> str | None:
+    """The marker of a line: one point alone would not be seen."""
+    return "o" if len(series) == 1 else None
+
+
 def curves(histories: Mapping[str, History], value: str = "test_accuracy") -> Picture:
     """A number of each run over the rounds; a run that has it nowhere, as a regression no accuracy, no line.
 
@@ -79,8 +85,9 @@ def curves(histories: Mapping[str, History], value: str = "test_accuracy") -> Pi
     factor = 100 if value == "test_accuracy" else 1
     for number, (label, history) in enumerate(histories.items()):
         series = factor * history.frame()[value].dropna()
-        axis.plot(series.index, series, label=label, **line_style(number))
+        axis.plot(series.index, series, label=label, marker=of_one(series), **line_style(number))
     axis.set(xlabel="communication round", ylabel=VALUES[value])
+    axis.xaxis.set_major_locator(MaxNLocator("auto", integer=True, min_n_ticks=1))
     axis.legend(labelcolor=GREY, frameon=False)
     return made
 
@@ -108,9 +115,7 @@ def accuracy_per_cluster(histories: Mapping[str, History]) -> Picture:
     return made
 
 
-def mixtures(
-    history: History, rounds: Sequence[int] | None = None, title: str = "round {round}: {accuracy:.1f}%"
-) -> Picture:
+def mixtures(history: History, rounds: Sequence[int] | None = None, title: str | None = None) -> Picture:
     """The mixture matrices at some rounds: one row a client, one column an adaptor, dark is 1.
 
     Clients are sorted by their true cluster; lines part the clusters.
@@ -118,7 +123,8 @@ def mixtures(
     Args:
         history: a run that was evaluated at least once.
         rounds: evaluated rounds to draw; the last one if None.
-        title: of each matrix, with {round} and {accuracy} in per cent (NaN of a regression) to fill in.
+        title: of each matrix, with {round} and {accuracy} in per cent (NaN of a regression) to fill in; both,
+            or the round alone of a regression, if None.
 
     Raises:
         InputError: rounds is no list, or one of them was not evaluated.
@@ -127,8 +133,9 @@ def mixtures(
         chosen = [history.last_evaluated]
     else:
         known = {entry.round: entry for entry in history.evaluated}
+        given: object = rounds
         require(
-            not isinstance(rounds, int) and len(rounds) > 0,
+            isinstance(given, Collection) and len(rounds) > 0,
             f"rounds is {rounds!r}; give a list of those that were evaluated, of {sorted(known)}",
         )
         for number in rounds:
@@ -138,7 +145,8 @@ def mixtures(
     for axis, entry in zip(axes[0], chosen, strict=True):
         shown = draw_mixture(axis, np.asarray(entry.mixture), history.clusters)
         accuracy = float("nan") if entry.test_accuracy is None else 100 * entry.test_accuracy
-        axis.set_title(title.format(round=entry.round, accuracy=accuracy), fontsize=10)
+        words = "round {round}" if entry.test_accuracy is None else "round {round}: {accuracy:.1f}%"
+        axis.set_title((title or words).format(round=entry.round, accuracy=accuracy), fontsize=10)
     axes[0, 0].set_ylabel("clients, by true cluster")
     colour_bar(made, shown, axes[0].tolist(), MIXTURE_WEIGHT)
     return made
@@ -155,7 +163,9 @@ def run_figure(history: History) -> Picture:
     series = history.frame()["test_accuracy" if accuracy else "test_loss"].dropna()
     made, axes = figure(1, 2, 8.0, 3.4)
     curve, matrix = axes[0]
-    curve.plot(series.index, 100 * series if accuracy else series, color=COLOURS[0])
+    series = 100 * series if accuracy else series
+    curve.plot(series.index, series, color=COLOURS[0], marker=of_one(series))
+    curve.xaxis.set_major_locator(MaxNLocator("auto", integer=True, min_n_ticks=1))
     curve.set(xlabel="communication round", ylabel="test accuracy (%)" if accuracy else "test loss")
     if accuracy:
         curve.set_ylim(0, 100)

@@ -2,9 +2,10 @@
 
 import copy
 from collections.abc import Callable, Hashable, Mapping
+from textwrap import shorten
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
 
 from ..data import as_float
@@ -119,7 +120,8 @@ def from_clients(
         for client, shard in of_split.items():
             of_split[client] = Shard(in_precision(as_float(shard.inputs), dtype), shard.targets)
     check_model(copy.deepcopy(first), shards[names[0]].inputs)
-    known = {} if clusters is None else clusters
+    # numbers of a tensor are alike, but not the same
+    known = {client: as_word(group) for client, group in (clusters or {}).items()}
     groups = list(dict.fromkeys(known.get(client) for client in names))
     return Task(
         name=name,
@@ -132,6 +134,17 @@ def from_clients(
         details={"task_clusters": len(groups), "num_clients": len(names), "task_seed": int(seed)},
         augment=augment,
     )
+
+
+def as_word(group: object) -> object:
+    """A cluster's name: a tensor's number as Python's; InputError for what cannot be compared, as a list."""
+    if isinstance(group, Tensor) and group.numel() == 1:
+        return group.item()
+    require(
+        not isinstance(group, Tensor) and isinstance(group, Hashable),
+        f"a cluster is called {shorten(repr(group), 60)}; it must be a word or a number",
+    )
+    return group
 
 
 def _read(name: str, pair: object, loss: Loss, dtype: torch.dtype) -> Shard:
