@@ -84,7 +84,7 @@ def main(
     content = {**asked, "made": made, "runs": []}
     if out.exists():
         content = json.loads(out.read_text(encoding="utf-8"))
-        if {key: content[key] for key in asked} != asked:
+        if {key: content[key] for key in asked} != asked or content["made"]["command"] != command:
             raise typer.BadParameter(f"{out} is of another grid: move it away")
     done = [(run["fraction"], run["method"], run["options"]) for run in content["runs"]]
     for line in grid():

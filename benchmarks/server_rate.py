@@ -100,13 +100,13 @@ def main(
     path = out / f"{case.get((all_of_it, biases), 'biases')}-{name}.json"
     theirs = {"init": "authors", "router": Router(noise=1.0, floor=0.01)} if all_of_it else {}
     results = json.loads(path.read_text())["results"] if path.exists() else []
-    done = {(line["seed"], line["rho"], line["routing"]) for line in results}
+    length = rounds or tasks.TASKS[name].settings.rounds
+    done = {(line["seed"], line["rho"], line["routing"]) for line in results if line["rounds"] == length}
     cases = [*itertools.product(BUDGETS, ROUTINGS), *([(0.01, LOCAL)] if biases else [])]
     for seed, (rho, routing) in itertools.product(range(1, seeds + 1), cases):
         if (seed, rho, routing) in done:
             continue
         task = tasks.load(name, seed=seed, data=data)
-        length = rounds or task.settings.rounds
         settings = task.settings.with_changes(rounds=length, evaluate_every=length)
         share = 1.0 if biases and not all_of_it else settings.learning_rate
         method: methods.Method

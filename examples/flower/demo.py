@@ -115,6 +115,7 @@ def deal(folder: Path, task: Task) -> None:
 def deploy(folder: Path, config: dict[str, Any]) -> None:
     """A SuperLink and SuperNodes, each with its own key and data."""
     with Deployment(folder, config["num-clients"]) as deployment:
+        (folder / "server" / "history.json").unlink(missing_ok=True)  # of a run before
         hand_in(deployment, config, folder / "server")
         deployment.wait("the end of the run", (folder / "server" / "history.json").exists)
 
