@@ -64,7 +64,7 @@ def _check_labelled(histories: object) -> None:
     )
 
 
-def of_one(series: Sized) -> str | None:
+def _of_one(series: Sized) -> str | None:
     """The marker of a line: one point alone would not be seen."""
     return "o" if len(series) == 1 else None
 
@@ -85,7 +85,7 @@ def curves(histories: Mapping[str, History], value: str = "test_accuracy") -> Pi
     factor = 100 if value == "test_accuracy" else 1
     for number, (label, history) in enumerate(histories.items()):
         series = factor * history.frame()[value].dropna()
-        axis.plot(series.index, series, label=label, marker=of_one(series), **line_style(number))
+        axis.plot(series.index, series, label=label, marker=_of_one(series), **line_style(number))
     axis.set(xlabel="communication round", ylabel=VALUES[value])
     axis.xaxis.set_major_locator(MaxNLocator("auto", integer=True, min_n_ticks=1))
     axis.legend(labelcolor=GREY, frameon=False)
@@ -164,7 +164,7 @@ def run_figure(history: History) -> Picture:
     made, axes = figure(1, 2, 8.0, 3.4)
     curve, matrix = axes[0]
     series = 100 * series if accuracy else series
-    curve.plot(series.index, series, color=COLOURS[0], marker=of_one(series))
+    curve.plot(series.index, series, color=COLOURS[0], marker=_of_one(series))
     curve.xaxis.set_major_locator(MaxNLocator("auto", integer=True, min_n_ticks=1))
     curve.set(xlabel="communication round", ylabel="test accuracy (%)" if accuracy else "test loss")
     if accuracy:
