@@ -1,7 +1,7 @@
 """Small federations in double precision, and what it means that two of them came to the same."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -74,6 +74,15 @@ def make_task(
         details={},
         augment=augment,
     )
+
+
+def single(task: Task, precision: torch.dtype = torch.float32) -> Task:
+    """The same task in single precision, or in another."""
+
+    def shards(of: Sequence[Shard]) -> list[Shard]:
+        return [Shard(x.to(precision) if x.is_floating_point() else x, targets) for x, targets in of]
+
+    return replace(task, model=task.model.to(precision), train=shards(task.train), test=shards(task.test))
 
 
 def first_state(task: Task, method: Method, seed: int = 0) -> Roles:

@@ -21,7 +21,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from floral_lite import Federation, History, InputError, Shard, Task, cli, methods, tasks, train
+from floral_lite import Federation, History, InputError, Task, cli, methods, tasks, train
 from floral_lite.data import FlipAndCrop
 from floral_lite.federation import (
     Engine,
@@ -35,7 +35,7 @@ from floral_lite.federation import (
 )
 from floral_lite.methods import Method
 
-from .federations import make_task, normal
+from .federations import make_task, normal, single
 
 
 def without_seconds(history: History) -> list[Any]:
@@ -318,13 +318,7 @@ def test_a_resumed_run_rounds_as_the_uninterrupted_one_whatever_its_weights_lie_
         model = nn.Sequential(nn.Unflatten(1, (3, 8, 8)), *convolutions, nn.Flatten(), nn.Linear(256, 3))
         return model.to(memory_format=torch.channels_last)
 
-    task = make_task(build, normal(192), sizes=(13, 9, 20, 7, 5), rounds=6)
-    task = replace(
-        task,
-        model=task.model.float(),
-        train=[Shard(shard.inputs.float(), shard.targets) for shard in task.train],
-        test=[Shard(shard.inputs.float(), shard.targets) for shard in task.test],
-    )
+    task = single(make_task(build, normal(192), sizes=(13, 9, 20, 7, 5), rounds=6))
     method = methods.FedAvg(task.model)
     whole = train(task, method, engine=engine)
     train(task, method, rounds=3, checkpoints=tmp_path, engine=engine)

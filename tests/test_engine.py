@@ -32,6 +32,7 @@ from .federations import (
     normal,
     numbers,
     replayed,
+    single,
     standing,
     watch_stacks,
     words,
@@ -605,12 +606,7 @@ def test_samples_that_meet_in_statistics_alone() -> None:
 def test_losses_of_many_steps_are_summed_in_single_precision() -> None:
     """In bfloat16 the sum would stop growing at a few hundred."""
     task = make_task(lambda: nn.Linear(4, 3), normal(4), sizes=[1000] * 5, batch_size=1, rounds=1)
-    task = replace(
-        task,
-        model=task.model.bfloat16(),
-        train=[Shard(shard.inputs.bfloat16(), shard.targets) for shard in task.train],
-        test=[Shard(shard.inputs.bfloat16(), shard.targets) for shard in task.test],
-    )
+    task = single(task, torch.bfloat16)
     method = methods.FedAvg(task.model)
     fast, loop = (train(task, method, engine=each, learning_rate=1e-3).history for each in ("fast", "loop"))
     assert fast.rounds[0].train_loss == pytest.approx(loop.rounds[0].train_loss, rel=0.02)
@@ -704,15 +700,6 @@ def test_rounder_products_are_refused_where_they_would_be_the_same(precision: st
     task = task_of("mlp", precision=precision)
     with pytest.raises(InputError, match=rf"precision is '{precision}', but the model is in double"):
         train(task, floral(task))
-
-
-def single(task: Task) -> Task:
-    """The same task in single precision."""
-
-    def shards(of: Sequence[Shard]) -> list[Shard]:
-        return [Shard(x.float() if x.is_floating_point() else x, targets) for x, targets in of]
-
-    return replace(task, model=task.model.float(), train=shards(task.train), test=shards(task.test))
 
 
 def client_stack(num_clients: int, generator: torch.Generator, dtype: torch.dtype) -> Roles:

@@ -28,7 +28,7 @@ from floral_lite.flower.resume import TOLD
 from floral_lite.methods import METHODS, ROUTER, Method
 from floral_lite.roles import Roles
 
-from .federations import first_state, make_task, normal
+from .federations import first_state, make_task, normal, single
 from .flower_grid import LocalGrid, Meddle
 
 SEED = 3
@@ -138,16 +138,6 @@ def test_the_run_is_that_of_the_engine(name: str, tmp_path: Path) -> None:
     assert_same(flown, engine)
     first = first_state(task, method, SEED)
     assert any(not torch.equal(*pair) for pair in zip(first.tensors(), flown.state.tensors(), strict=True))
-
-
-def single(task: Task) -> Task:
-    """The same task in single precision."""
-    return replace(
-        task,
-        model=task.model.float(),
-        train=[Shard(shard.inputs.float(), shard.targets) for shard in task.train],
-        test=[Shard(shard.inputs.float(), shard.targets) for shard in task.test],
-    )
 
 
 @pytest.mark.parametrize("name", ["fedavg", "local-adaptor", "ensemble", "floral"])

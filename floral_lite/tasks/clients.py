@@ -121,7 +121,7 @@ def from_clients(
             of_split[client] = Shard(in_precision(as_float(shard.inputs), dtype), shard.targets)
     check_model(copy.deepcopy(first), shards[names[0]].inputs)
     # numbers of a tensor are alike, but not the same
-    known = {client: as_word(group) for client, group in (clusters or {}).items()}
+    known = {client: _as_word(group) for client, group in (clusters or {}).items()}
     groups = list(dict.fromkeys(known.get(client) for client in names))
     return Task(
         name=name,
@@ -136,7 +136,7 @@ def from_clients(
     )
 
 
-def as_word(group: object) -> object:
+def _as_word(group: object) -> object:
     """A cluster's name: a tensor's number as Python's; InputError for what cannot be compared, as a list."""
     if isinstance(group, Tensor) and group.numel() == 1:
         return group.item()
