@@ -80,6 +80,14 @@ def test_another_seed_round_or_client_draws_other_numbers(key: tuple[int, int, i
     assert not any(torch.equal(*pair) for pair in zip(first, other, strict=True))
 
 
+def test_unshuffled_samples_come_as_they_lie_and_all_else_is_drawn() -> None:
+    task = a_task(FlipAndCrop(padding=1))
+    settings = Settings(batch_size=4, local_epochs=2, shuffle=False)
+    first, other = (draw(task, noisy(task), 6, settings, *each) for each in ((1, 2, 3), (9, 8, 7)))
+    assert first.order.tolist() == other.order.tolist() == 2 * [[0, 1, 2, 3, 4, 5]]
+    assert not any(torch.equal(*pair) for pair in zip(tensors(first)[1:], tensors(other)[1:], strict=True))
+
+
 def test_epochs_and_steps_differ() -> None:
     task = a_task(FlipAndCrop(padding=1))
     order, noise, augment, _ = draw(task, noisy(task), 20, Settings(batch_size=4, local_epochs=2), 0, 1, 2)

@@ -178,6 +178,7 @@ CHOOSES = (methods.IFCA, methods.FederatedClustering)
 SETTINGS: list[dict[str, Any]] = [
     {},
     {"local_epochs": 2},
+    {"local_epochs": 2, "shuffle": False},
     {"momentum": 0.9},
     {"weight_decay": 0.1},
     {"clip_norm": 0.2},

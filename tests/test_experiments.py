@@ -425,11 +425,13 @@ def test_a_result_of_another_configuration_is_refused_by_name(tmp_path: Path) ->
     (tmp_path / second.path).write_bytes((tmp_path / cell.path).read_bytes())
     with pytest.raises(InputError, match=r"seed-2\.json was made with seed=1, and this is 2"):
         find(second, tmp_path)
-    # a setting that is newer than the file
+    # a setting that is newer than the file had its default
     older = result(cell, 50.0)
-    del older.configuration["settings"]["precision"]
+    del older.configuration["settings"]["shuffle"]
     older.save(tmp_path / cell.path)
     assert find(cell, tmp_path) is not None
+    with pytest.raises(InputError, match="was made with shuffle=True, and this is False"):
+        find(replace(cell, row=replace(cell.row, changes={"shuffle": False})), tmp_path)
     (tmp_path / cell.path).write_text("{}")
     with pytest.raises(InputError, match=r"seed-1\.json is no results file"):
         find(cell, tmp_path)

@@ -90,7 +90,9 @@ def sgd_epochs(net: Plain, task: Task, client: int, number: int, preconditioned:
     optimizer = torch.optim.SGD(groups, momentum=settings.momentum)
     inputs, targets = task.train[client]
     generator = stream(SEED, "batches", number, client)
-    epochs = [torch.randperm(len(inputs), generator=generator) for _ in range(settings.local_epochs)]
+    epochs = [torch.arange(len(inputs))] * settings.local_epochs
+    if settings.shuffle:
+        epochs = [torch.randperm(len(inputs), generator=generator) for _ in epochs]
     losses = []
     for rows in (rows for order in epochs for rows in order.split(settings.batch_size)):
         optimizer.zero_grad()
@@ -139,6 +141,7 @@ def same(actual: dict[str, Tensor], expected: dict[str, Tensor], factor: float =
         (2, {}),
         (4, {}),
         (3, {"weight_decay": 0.05, "local_epochs": 2}),
+        (3, {"shuffle": False, "local_epochs": 2}),
         (3, {"momentum": 0.8, "weight_decay": 0.05, "clip_norm": 0.3, "local_epochs": 2}),
     ],
     ids=str,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ..errors import InputError, require
 from ..federation.history import History
+from ..federation.settings import Settings
 from ..files import write_whole
 from .cells import Cell, configuration
 
@@ -173,9 +174,10 @@ def find(cell: Cell, folder: Path, same_rounds: bool = True) -> Result | None:
 
 
 def flat(configuration: dict[str, Any]) -> dict[str, Any]:
-    """Settings by their own names: a setting that came later than a file is not asked of it."""
-    settings = {f"settings.{name}": value for name, value in configuration["settings"].items()}
-    return {key: value for key, value in configuration.items() if key != "settings"} | settings
+    """Settings by their own names: one that came later than a file had its default then."""
+    settings = asdict(Settings()) | configuration["settings"]
+    named = {f"settings.{name}": value for name, value in settings.items()}
+    return {key: value for key, value in configuration.items() if key != "settings"} | named
 
 
 def load_results(folder: Path | str) -> pd.DataFrame:

@@ -36,21 +36,23 @@ def draw(
         task: says how training data are augmented.
         method: may draw something, such as the router's noise.
         num_samples: N^k.
-        settings: batch size and local epochs.
+        settings: batch size, local epochs, and whether to shuffle.
         seed: of the run.
         number: 1, 2, ...: the round.
         client: which one it is, in [0, K).
     """
     epochs = settings.local_epochs
     generator = stream(seed, "batches", number, client)
-    order = [torch.randperm(num_samples, generator=generator) for _ in range(epochs)]
+    order = torch.arange(num_samples).repeat(epochs, 1)
+    if settings.shuffle:
+        order = torch.stack([torch.randperm(num_samples, generator=generator) for _ in range(epochs)])
     num_steps = epochs * -(-num_samples // settings.batch_size)
     augment = None
     if task.augment is not None:
         drawn = task.augment.draws(epochs * num_samples, generator)
         augment = drawn.reshape(epochs, num_samples, *drawn.shape[1:])
     return Draws(
-        torch.stack(order),
+        order,
         noise=method.draw(num_steps, generator),
         augment=augment,
         keys=torch.randint(2**62, (num_steps,), generator=generator),

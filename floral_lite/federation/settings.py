@@ -20,6 +20,7 @@ class Settings:
         participation: share of the clients sampled in a round, in (0, 1]; at least one is.
         local_epochs: passes over a client's samples in a round, >= 1.
         batch_size: samples a local step, >= 1; the last, shorter batch of an epoch is used.
+        shuffle: each epoch takes a client's samples in a new random order; if False, as they lie.
         learning_rate: eta of the base and the adaptors, > 0.
         router_learning_rate: eta of the routers, >= 0.
         momentum: of the clients' SGD, in [0, 1); it starts anew every round.
@@ -50,6 +51,7 @@ class Settings:
     participation: float = 1.0
     local_epochs: int = 1
     batch_size: int = 32
+    shuffle: bool = True
     learning_rate: float = 0.1
     router_learning_rate: float = 0.1
     momentum: float = 0.0

@@ -1,0 +1,90 @@
+"""What the order of its batches does to a model of Ensemble's, and a last batch that is nearly empty.
+
+    python benchmarks/batch_order.py cifar10-rotate --data DIR --out book/results
+
+With the true clusters each of Ensemble's models is trained by FedAvg among the clients of its own cluster.
+This is the model of cluster 0, whose images are as they are in the data set; so all test images are its own.
+Two things are tried, in all four pairs. "fixed": the authors' public code (zeligism/FLoRAL, `get_flwr_data`)
+does not ask its data loaders to shuffle, so that a client's batches are the same in every round; "shuffled"
+draws new ones. "whole": each client leaves out what remains after its last whole batch. Of CIFAR-10 as we
+have it some clients get 2,497 images, and their last batch of 64 is a single one, which takes a full step.
+Writes batch-order-TASK.json, a line a run with the accuracy after every tenth round; a run that is there
+already is not run again.
+"""
+
+import itertools
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import typer
+from measure import RESULTS, save
+
+from floral_lite import Run, Task, methods, tasks, train_runs
+from floral_lite.errors import require
+from floral_lite.federation import Pool
+
+CASES = ("shuffled", "fixed", "shuffled-whole", "fixed-whole")
+
+
+def of_one_cluster(task: Task, whole: bool) -> Task:
+    """The clients of cluster 0 alone; all test images are dealt out among them."""
+    require(isinstance(task.train, Pool) and isinstance(task.test, Pool), f"{task.name} is no task of images")
+    clients = [k for k, cluster in enumerate(task.clusters.tolist()) if cluster == 0]
+    owned = torch.split(task.train.rows, list(task.train.sizes))
+    rows = [owned[k] for k in clients]
+    if whole:
+        size = task.settings.batch_size
+        rows = [own[: len(own) // size * size] for own in rows]
+    tested = torch.tensor_split(task.test.rows, len(clients))
+    train, test = (
+        replace(pool, rows=torch.cat(parts), sizes=tuple(map(len, parts)), clusters=(0,) * len(clients))
+        for pool, parts in ((task.train, rows), (task.test, tested))
+    )
+    return replace(task, train=train, test=test, clusters=task.clusters[clients])
+
+
+def main(
+    name: Annotated[str, typer.Argument(help="a task of images")] = "cifar10-rotate",
+    cases: Annotated[str, typer.Option(help="what is tried")] = ",".join(CASES),
+    seeds: Annotated[int, typer.Option(help="1, 2, ...")] = 1,
+    data: Annotated[Path | None, typer.Option(help="folder of downloaded image sets")] = None,
+    rounds: Annotated[int | None, typer.Option(help="the task's own if none")] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps")] = "cpu",
+    checkpoints: Annotated[Path | None, typer.Option(help="folder: a run that is cut off goes on")] = None,
+    out: Annotated[Path, typer.Option(help="folder of the JSON file")] = RESULTS,
+) -> None:
+    """Run what is missing, and save after each run."""
+    torch.set_num_threads(1)
+    path = out / f"batch-order-{name}.json"
+
+    def there() -> list[dict[str, object]]:
+        """Read anew each time: another process may have added its runs."""
+        return json.loads(path.read_text())["results"] if path.exists() else []
+
+    for case, seed in itertools.product(cases.split(","), range(1, seeds + 1)):
+        require(case in CASES, f"{case} is no case: name some of {', '.join(CASES)}")
+        task = of_one_cluster(tasks.load(name, seed=seed, data=data), whole=case.endswith("-whole"))
+        settings = task.settings.with_changes(
+            rounds=rounds or task.settings.rounds, evaluate_every=10, shuffle=case.startswith("shuffled")
+        )
+        if (case, seed, settings.rounds) in {
+            (line["case"], line["seed"], line["rounds"]) for line in there()
+        }:
+            continue
+        unfinished = None if checkpoints is None else checkpoints / f"{name}-{case}-{seed}"
+        run = Run(task, methods.FedAvg(task.model), seed)
+        (federation,) = train_runs([run], settings, device=device, checkpoints=unfinished)
+        tested = federation.history.evaluated
+        line: dict[str, object] = {"case": case, "seed": seed, "rounds": settings.rounds}
+        line["images"] = [len(shard) for shard in task.train]
+        line["round"] = [each.round for each in tested]
+        line["accuracy"] = [round(100 * (each.test_accuracy or 0.0), 3) for each in tested]
+        print(name, case, seed, line["accuracy"], flush=True)
+        save(path.stem, [*there(), line], out, task=name)
+
+
+if __name__ == "__main__":
+    typer.run(main)
