@@ -1,10 +1,9 @@
-"""Run the missing cells of a table, one after the other, as often interrupted as may be."""
+"""Run the missing cells of a table, one after the other, however often that is interrupted."""
 
 import shutil
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from itertools import groupby
 from pathlib import Path
 
 import torch
@@ -35,10 +34,10 @@ def fill(
 ) -> None:
     """Run what is missing in a folder of results, in the order given.
 
-    Several processes may fill one folder: each cell has a lock, and one that another process is running is
-    left to it. At the end this one waits for those: the system frees the lock of a process that was killed,
-    and its cell goes on here from its last checkpoint. On CUDA the missing seeds of a row are trained
-    together.
+    Several processes may fill one folder: each cell has a lock, and a cell that another process is running
+    is left to it. At the end this process waits for such cells: if the other one was killed, the system has
+    freed its lock, and the cell goes on here from its last checkpoint. On CUDA the missing seeds of a row
+    are trained together.
 
     Args:
         cells: what there should be.
@@ -63,9 +62,8 @@ def fill(
         while missing:
             for stack in stacks(missing, together=place.type == "cuda"):
                 with ExitStack() as locks:
-                    absent = [cell for cell in stack if find(cell, folder) is None]
-                    held = [cell for cell in absent if locked(cell, folder, locks)]
-                    # between the look and the lock another process may have finished it
+                    held = [cell for cell in stack if locked(cell, folder, locks)]
+                    # another process may have finished a cell since the last look
                     mine = [cell for cell in held if find(cell, folder) is None]
                     if mine:
                         run_stack(mine, folder, place, made, data, checkpoint_seconds, progress)
@@ -108,29 +106,17 @@ def run_stack(
     checkpoint_seconds: float,
     progress: Progress,
 ) -> None:
-    """Train cells that differ in their seeds, go on from their checkpoints, write their results."""
-    runs = make_runs(cells, data)
-    olds = [load_checkpoint(checkpoints(cell, folder)) for cell in cells]
-
-    def rounds_done(index: int) -> int:
-        old = olds[index]
-        return 0 if old is None else len(old[0].history.rounds)
-
+    """Train cells that differ in their seeds only, from their checkpoints on, and write their results."""
     # only seeds that stand at the same round can go on together
-    order = sorted(range(len(cells)), key=rounds_done)
-    for _, indices in groupby(order, key=rounds_done):
-        some = list(indices)
-        resumed = [federation for index in some for federation in olds[index] or []]
-        train(
-            [cells[index] for index in some],
-            [runs[index] for index in some],
-            resumed,
-            folder,
-            device,
-            made,
-            checkpoint_seconds,
-            progress,
-        )
+    groups: dict[int, list[tuple[Cell, Run, list[Federation]]]] = {}
+    for cell, run in zip(cells, make_runs(cells, data), strict=True):
+        old = load_checkpoint(checkpoints(cell, folder)) or []
+        rounds_done = len(old[0].history.rounds) if old else 0
+        groups.setdefault(rounds_done, []).append((cell, run, old))
+    for _, group in sorted(groups.items()):
+        some, runs = [cell for cell, _, _ in group], [run for _, run, _ in group]
+        resumed = [federation for _, _, old in group for federation in old]
+        train(some, runs, resumed, folder, device, made, checkpoint_seconds, progress)
 
 
 def train(
@@ -143,7 +129,7 @@ def train(
     checkpoint_seconds: float,
     progress: Progress,
 ) -> None:
-    """Train cells that stand at the same round side by side, and write their results."""
+    """Train cells that stand at the same round together, and write their results."""
     begin = saved = time.monotonic()
     before = training_seconds(resumed[0].history) if resumed else 0.0
     federations = list(resumed)
@@ -161,7 +147,7 @@ def train(
         where = ", ".join(str(checkpoints(cell, folder)) for cell in cells)
         raise OtherRun(f"{error} (its checkpoints are in {where}: remove them to start anew)") from None
     except DivergenceError as error:
-        if len(cells) > 1:  # one of them did, and does not say which: each goes on alone
+        if len(cells) > 1:  # it does not say which of them diverged: each goes on alone
             for index, (cell, run) in enumerate(zip(cells, runs, strict=True)):
                 old = federations[index : index + 1]
                 train([cell], [run], old, folder, device, made, checkpoint_seconds, progress)
@@ -169,7 +155,9 @@ def train(
         message = str(error)
     seconds = before + (time.monotonic() - begin) / len(cells)
     for index, (cell, run) in enumerate(zip(cells, runs, strict=True)):
-        history = federations[index].history if federations else nothing(run)
+        # a run that diverged in its first round has an empty history
+        empty = History({}, run.task.clusters.tolist(), 0, 0, {})
+        history = federations[index].history if federations else empty
         times = {
             "seconds": round(seconds, 1),
             "training_seconds": round(training_seconds(history), 1),
@@ -181,13 +169,8 @@ def train(
         progress.finished(cell)
 
 
-def nothing(run: Run) -> History:
-    """The history of a run that diverged in its first round."""
-    return History({}, run.task.clusters.tolist(), 0, 0, {})
-
-
 def training_seconds(history: History) -> float:
-    """Of all rounds so far."""
+    """The seconds of all rounds so far."""
     return sum(entry.seconds for entry in history.rounds)
 
 
