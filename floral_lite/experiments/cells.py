@@ -135,20 +135,19 @@ def configuration(cell: Cell) -> dict[str, Any]:
 
 
 def make_runs(cells: Sequence[Cell], data: Path | str | None = None) -> list[Run]:
-    """What trains a row on a task with several seeds.
+    """The runs of cells that differ in their seeds only.
 
     Args:
-        cells: they differ in their seeds only.
+        cells: one at least.
         data: the folder of downloaded image sets; if None, the one that FLORAL_LITE_DATA names.
 
     Raises:
         InputError: the data are missing, or the row has nothing to adapt in the task's model.
     """
     row = cells[0].row
+    seeded = tasks.load_seeds(cells[0].task, [cell.seed for cell in cells], data=data)
     runs = []
-    for cell, task in zip(
-        cells, tasks.load_seeds(cells[0].task, [cell.seed for cell in cells], data=data), strict=True
-    ):
+    for cell, task in zip(cells, seeded, strict=True):
         if row.clusters_factor != 1:
             # optimal routing, which alone looks at the clusters, then sends client k to adaptor k mod C
             task = replace(task, clusters=diagonal_clusters(task.num_clients, num_clusters(cell)))
@@ -160,9 +159,9 @@ def make_runs(cells: Sequence[Cell], data: Path | str | None = None) -> list[Run
 
 
 def against_true_clusters(cell: Cell, run: Run, history: History) -> History:
-    """What a results file keeps of a run: its mismatch is that against the task's own clusters.
+    """The history with its mismatches measured against the task's own clusters.
 
-    Those that optimal routing was told of may be others, see `make_runs`.
+    Where a row has another C, `make_runs` gave the run other clusters.
     """
     if cell.row.clusters_factor == 1:
         return history
@@ -184,7 +183,7 @@ LAYERS: dict[str, tuple[type[nn.Module], ...]] = {
 
 
 def adapt_only(method: methods.Method, layers: Sequence[str]) -> None:
-    """Leave out the adaptors of layers of other kinds, with those of their biases, as the authors' code does.
+    """Leave out the adaptors of all other layers, and those of their biases, as the authors' code does.
 
     Args:
         method: one that plans adaptors, just made.
@@ -195,12 +194,11 @@ def adapt_only(method: methods.Method, layers: Sequence[str]) -> None:
     """
     if not isinstance(method, methods.FLoRAL | methods.LocalAdaptor):
         raise InputError(f"layers is {list(layers)}, but {method.name} has no adaptors: leave it out")
-    model = method.model
     kept = tuple(kind for name in layers for kind in LAYERS[name])
     method.plan = {
         name: adaptor
         for name, adaptor in method.plan.items()
-        if isinstance(model.get_submodule(name.rpartition(".")[0]), kept)
+        if isinstance(method.model.get_submodule(name.rpartition(".")[0]), kept)
     }
     require(
         bool(method.plan),

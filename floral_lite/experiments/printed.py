@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .schema import Column, Row, Value
+from .schema import Column, Row
 from .tables import OFF, Filled, number
 
 
@@ -46,7 +46,7 @@ def latex(filled: Filled) -> str:
 
 
 def escaped(text: str) -> str:
-    """Text whose per cent signs LaTeX prints; names and labels have no other of its signs."""
+    """Text with its per cent signs escaped, the only special characters of LaTeX that labels have."""
     return text.replace("%", r"\%")
 
 
@@ -69,21 +69,19 @@ def texts(filled: Filled, row: Row, style: Style) -> list[str]:
     made = []
     for column in filled.columns:
         entry = filled.entries[row.name, column.name]
-        ours = value_text(filled, row, column, entry.ours, style, is_paper=False)
-        if entry.diverged:
-            ours = "diverged"
+        ours = "diverged" if entry.diverged else value_text(filled, row, column, style, is_paper=False)
         ours += style.off if entry.off else ""
         ours += f" [{len(entry.results)}]" if 0 < len(entry.results) < filled.seeds else ""
         made.append(ours)
         if filled.has_paper(column):
-            made.append(value_text(filled, row, column, entry.paper, style, is_paper=True))
+            made.append(value_text(filled, row, column, style, is_paper=True))
     return made
 
 
-def value_text(
-    filled: Filled, row: Row, column: Column, value: Value | None, style: Style, is_paper: bool
-) -> str:
-    """A mean with its deviation, marked where it is best or second best."""
+def value_text(filled: Filled, row: Row, column: Column, style: Style, is_paper: bool) -> str:
+    """A mean with its deviation, ours or the paper's, marked where it is best or second best."""
+    entry = filled.entries[row.name, column.name]
+    value = entry.paper if is_paper else entry.ours
     if value is None:
         return style.nothing
     text = number(value.mean, column)

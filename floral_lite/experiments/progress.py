@@ -22,7 +22,7 @@ class Progress:
     """
 
     def __init__(self, cells: Sequence[Cell], folder: Path) -> None:
-        """Look for what is there."""
+        """Count the rounds of the cells that have no result yet."""
         self.left = {cell: cell.settings.rounds for cell in cells if find(cell, folder) is None}
         self.total = sum(self.left.values())
         self.bar = tqdm(
@@ -34,7 +34,7 @@ class Progress:
         )
 
     def show(self, cells: Sequence[Cell], federations: Sequence[Federation]) -> None:
-        """After a round of cells that are trained together."""
+        """Move the bar after a round of cells that are trained together."""
         for cell in cells:
             self.left[cell] = cell.settings.rounds - len(federations[0].history.rounds)
         also = f" and {len(cells) - 1} more" if len(cells) > 1 else ""
@@ -42,19 +42,19 @@ class Progress:
         self.draw()
 
     def finished(self, cell: Cell) -> None:
-        """A cell's result is written, of all its rounds or because it diverged."""
+        """Count a cell as done: its result is written, also where it diverged before its last round."""
         self.left[cell] = 0
         self.draw()
 
     def only(self, missing: Sequence[Cell]) -> None:
-        """What other processes have done is done."""
+        """Count all cells as done but these: other processes have done the rest."""
         self.left = {cell: rounds if cell in missing else 0 for cell, rounds in self.left.items()}
         self.draw()
 
     def waiting(self, number: int) -> None:
-        """So many cells are left, all with other processes."""
+        """Say how many cells are left, all with other processes."""
         self.bar.set_description_str(f"waiting for {number} cells that other processes run")
 
     def draw(self) -> None:
-        """Move the bar, if it is time to."""
+        """Move the bar to the rounds that are done."""
         self.bar.update(self.total - sum(self.left.values()) - self.bar.n)

@@ -17,11 +17,10 @@ from .cells import Cell, configuration
 if TYPE_CHECKING:
     import pandas as pd
 
-# numbers of a round that are kept
+# The numbers of a round that are kept.
 OF_A_ROUND = ("round", "train_loss", "test_loss", "test_accuracy", "mismatch")
 
-
-# of a result's attributes
+# The types of a result's attributes that a file must have.
 KINDS = {
     "configuration": dict,
     "run": dict,
@@ -40,13 +39,13 @@ class Result:
 
     Attributes:
         configuration: what was asked for, see `cells.configuration`.
-        run: the run's own record of itself: every option of the method, defaults too. Empty, as are sizes
-            all 0, where it diverged in its first round.
+        run: the run's own record of itself: every option of the method, defaults too. Where it diverged in
+            its first round this is empty, and all sizes are 0.
         seed: of the task and of the run.
         status: "done", or "diverged" where the loss stopped being a finite number.
         message: why it diverged.
-        made: "command", "device", "versions", "commit", "seconds" from start to end (of what was done before
-            an interruption the training only), "training_seconds", both for one seed, and how many
+        made: "command", "device", "versions", "commit"; "seconds" from start to end, though of what was done
+            before an interruption the training only, and "training_seconds", both for one seed; and how many
             "seeds_together".
         clusters: the true cluster of each client, K integers.
         sizes: numbers of "base" and "added" parameters, "bytes_up" and "bytes_down" of a client's round.
@@ -99,11 +98,10 @@ def summarise(cell: Cell, history: History, made: dict[str, Any], message: str |
     clients: dict[str, Any] = {}
     if evaluated:
         last = evaluated[-1]
-        for name, values in (("accuracy", last.client_accuracy), ("loss", last.client_loss)):
-            clients[name] = None if values is None else [_rounded(value, 6) for value in values]
-            clients[f"{name}_mean"] = None if values is None else _rounded(fmean(values), 8)
-            several = values is not None and len(values) > 1
-            clients[f"{name}_sd"] = _rounded(stdev(values or []), 8) if several else None
+        for name, values in (("accuracy", last.client_accuracy or []), ("loss", last.client_loss or [])):
+            clients[name] = [_rounded(value, 6) for value in values] or None
+            clients[f"{name}_mean"] = _rounded(fmean(values), 8) if values else None
+            clients[f"{name}_sd"] = _rounded(stdev(values), 8) if len(values) > 1 else None
         clients["mixture"] = [[round(weight, 4) for weight in row] for row in last.mixture or []]
     return Result(
         configuration=configuration(cell),

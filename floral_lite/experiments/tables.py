@@ -42,11 +42,10 @@ class Entry:
     @property
     def ours(self) -> Value | None:
         """Mean and sample standard deviation over the seeds; None where none is there or one diverged."""
-        scores = [result.score for result in self.results]
-        known = [score for score in scores if score is not None]
-        if not known or len(known) < len(scores):
+        scores = [result.score for result in self.results if result.score is not None]
+        if self.diverged or not scores:
             return None
-        return Value(fmean(known), stdev(known) if len(known) > 1 else None)
+        return Value(fmean(scores), stdev(scores) if len(scores) > 1 else None)
 
     @property
     def diverged(self) -> bool:
