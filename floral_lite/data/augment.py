@@ -11,9 +11,9 @@ from ..errors import require, whole_number
 
 @dataclass(frozen=True)
 class FlipAndCrop:
-    """Mirror every other image left to right, and move each by a few pixels; black fills the border.
+    """Mirror images left to right with probability 1/2, and move each by a few pixels; black fills the gap.
 
-    As cropping images of the same size at random out of ones with a black border around.
+    To move them is to crop images of the same size, at random, out of images with a black border.
 
     Args:
         padding: the width of the border, >= 0 pixels: the furthest that an image is moved.
@@ -40,7 +40,7 @@ class FlipAndCrop:
         )
 
     def draws(self, num_samples: int, generator: torch.Generator) -> Tensor:
-        """For each of n images whether it is mirrored, and where in its bordered self the crop begins.
+        """For each of n images whether it is mirrored, and where in the bordered image the crop begins.
 
         Returns:
             Shape (n, 3), int64: 0 or 1, then rows and columns from the top left, in [0, 2 padding].

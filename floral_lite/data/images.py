@@ -125,7 +125,7 @@ def _cifar(name: str, subfolder: str, folder: Path | str | None, download: bool)
             train_images, train_labels, test_images, test_labels = (
                 torch.from_numpy(file[field]) for field in Images._fields
             )
-    except Exception as error:  # whatever zip's and numpy's parsers make of bytes that are none of ours
+    except Exception as error:  # whatever the parsers of zip and numpy raise on damaged bytes
         raise InputError(
             f"{archive} is damaged ({error}); remove it, and it is made again from torchvision's files"
         ) from error
@@ -142,7 +142,7 @@ def _cifar(name: str, subfolder: str, folder: Path | str | None, download: bool)
 
 
 def _prepare(archive: Path, name: str, subfolder: str, download: bool) -> Images:
-    """A CIFAR set out of torchvision's files; and the .npz file, which only saves time: it may fail."""
+    """A CIFAR set out of torchvision's files; and write the .npz file, if that is possible."""
     lacks = f"{archive.parent} has neither {archive.name} nor a whole {subfolder}"
     sets = _torchvision_sets(name, archive.parent, download, lacks, subfolder)
     # torchvision's (N, H, W, channels) with a list of labels, for train and test
@@ -151,7 +151,7 @@ def _prepare(archive: Path, name: str, subfolder: str, download: bool) -> Images
         for part in sets
         for array in (np.ascontiguousarray(part.data.transpose(0, 3, 1, 2)), np.array(part.targets))
     ]
-    with suppress(OSError):
+    with suppress(OSError):  # the file only saves time
         file = io.BytesIO()
         np.savez(file, **dict(zip(Images._fields, arrays, strict=True)))
         write_whole(archive, file.getbuffer())
@@ -160,9 +160,9 @@ def _prepare(archive: Path, name: str, subfolder: str, download: bool) -> Images
 
 @contextmanager
 def _alone(path: Path) -> Iterator[None]:
-    """While it is entered no other process makes this file; of one that was killed the lock is free."""
+    """Keep other processes from making this file meanwhile; a process that is killed frees the lock."""
     lock = FileLock(path.with_name(f"{path.name}.lock"))
-    with suppress(OSError):  # in a folder that may only be read nobody makes anything
+    with suppress(OSError):  # in a read-only folder nobody makes anything
         lock.acquire()
     try:
         yield
@@ -183,18 +183,18 @@ def _torchvision_sets(name: str, folder: Path, download: bool, lacks: str, what:
         return kind(folder, train=True, download=False), kind(folder, train=False, download=False)
 
     try:
-        with suppress(Exception):  # of a missing file as of a damaged one
+        with suppress(Exception):  # a file is missing or damaged
             return read()
         with _alone(folder / name) if download else nullcontext():
             if download:
                 with suppress(Exception):  # another process may have fetched them meanwhile
                     return read()
-                # torchvision checks the sums of archives; of what it unpacks it asks only whether it is there
+                # torchvision checks the sums of archives; of unpacked files only that they exist
                 for archive in (folder / name / "raw").glob("*.gz"):
                     archive.with_suffix("").unlink(missing_ok=True)
                 kind(folder, train=True, download=True)
             return read()
-    except Exception as error:  # of torchvision, the network, or parsers of damaged files
+    except Exception as error:  # from torchvision, the network, or parsers of damaged files
         raise InputError(
             f"{lacks}, and they could not be downloaded ({shorten(str(error) or repr(error), 300)}); "
             "run it once with a network, put them there yourself, or name the folder that holds "

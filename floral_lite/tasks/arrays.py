@@ -1,6 +1,5 @@
 """A task out of a user's own arrays."""
 
-import copy
 from collections.abc import Callable
 from functools import partial
 from typing import Literal, get_args
@@ -154,4 +153,4 @@ def _check_images(sets: Images, transform: Transform | None, model: nn.Module) -
         f"transform is 'rotate', but an image has shape {shape}, which is not (channels, H, W) with H = W; "
         f"{ADVICE}",
     )
-    check_model(copy.deepcopy(model), sets.train_images)
+    check_model(model, sets.train_images)

@@ -1,6 +1,5 @@
 """A task out of the data of clients that are there already: hospitals, writers, phones."""
 
-import copy
 from collections.abc import Callable, Hashable, Mapping
 from textwrap import shorten
 
@@ -80,11 +79,8 @@ def from_clients(
         >>> task.clusters.tolist(), [len(shard) for shard in task.train], len(task.test[1])
         ([0, 1], [8, 16], 4)
     """
-    for other, given in (
-        ("train", train),
-        ("test", train if test is None else test),
-        ("clusters", train if clusters is None else clusters),
-    ):
+    for other, given in (("train", train), ("test", test), ("clusters", clusters)):
+        given = train if given is None else given  # test and clusters may be left out
         require(
             isinstance(given, Mapping),
             f"{other} is a {type(given).__name__}; it must be a dictionary by the clients' names, such as "
@@ -100,7 +96,6 @@ def from_clients(
     first = seeded(builder(model), seed)
     dtype = first_dtype(first)
     shards = {client: _read(f"train[{client!r}]", pair, loss, dtype) for client, pair in train.items()}
-    inputs = {f"train[{client!r}]": shard.inputs for client, shard in shards.items()}
     if test is None:
         tested = {}
         for number, (client, shard) in enumerate(shards.items()):
@@ -111,16 +106,18 @@ def from_clients(
             shards[client] = Shard(*(tensor[kept] for tensor in shard))
     else:
         tested = {client: _read(f"test[{client!r}]", test[client], loss, dtype) for client in names}
-        inputs |= {f"test[{client!r}]": shard.inputs for client, shard in tested.items()}
     require(len(names) > 0, "train is empty; give at least one client's inputs and targets")
     shapes = {tuple(shard.inputs.shape[1:]) for shard in (*shards.values(), *tested.values())}
     require(len(shapes) == 1, f"inputs have the shapes {sorted(shapes)}; all clients need the same one")
-    check_one_kind(inputs)
-    for of_split in (shards, tested):
+    splits = {"train": shards, "test": tested}
+    check_one_kind(
+        {f"{split}[{client!r}]": shard.inputs for split in splits for client, shard in splits[split].items()}
+    )
+    for of_split in splits.values():
         for client, shard in of_split.items():
             of_split[client] = Shard(in_precision(as_float(shard.inputs), dtype), shard.targets)
-    check_model(copy.deepcopy(first), shards[names[0]].inputs)
-    # numbers of a tensor are alike, but not the same
+    check_model(first, shards[names[0]].inputs)
+    # equal numbers of a tensor are different keys
     known = {client: _as_word(group) for client, group in (clusters or {}).items()}
     groups = list(dict.fromkeys(known.get(client) for client in names))
     return Task(
@@ -137,7 +134,7 @@ def from_clients(
 
 
 def _as_word(group: object) -> object:
-    """A cluster's name: a tensor's number as Python's; InputError for what cannot be compared, as a list."""
+    """A cluster's name, of a tensor its number; InputError for what cannot be a key, such as a list."""
     if isinstance(group, Tensor) and group.numel() == 1:
         return group.item()
     require(
@@ -148,10 +145,7 @@ def _as_word(group: object) -> object:
 
 
 def _read(name: str, pair: object, loss: Loss, dtype: torch.dtype) -> Shard:
-    """A client's samples as tensors of their own: labels for the usual loss, else whatever the loss takes.
-
-    Inputs are of the type that they were given in.
-    """
+    """Copies of a client's samples: inputs in the type that they have, targets as the loss takes them."""
     given = pair if isinstance(pair, (tuple, list)) else ()
     require(
         len(given) == 2,

@@ -44,7 +44,7 @@ def image_task(
     view: ClusterView | None = None,
     deal: Deal = dealt_evenly,
 ) -> Callable[[Path | str | None], Make]:
-    """What prepares an image task: read the images, deal them, let each cluster see them in its own way."""
+    """What `Recipe.prepare` is for images: read them, deal them, let each cluster see them in its own way."""
 
     def prepare(data: Path | str | None) -> Make:
         images = source(data)

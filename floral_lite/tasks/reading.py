@@ -1,4 +1,4 @@
-"""What tasks of a user's own make of arrays and models that they are given."""
+"""How a user's own arrays and models are read, and what is refused."""
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
@@ -29,7 +29,7 @@ INTEGERS = (
 
 
 def builder(model: nn.Module | Callable[[], nn.Module]) -> Callable[[], nn.Module]:
-    """What builds the model, or InputError: one that is there already is copied."""
+    """A function that builds the model, or copies it if it is there already; else InputError."""
     require(
         callable(model), f"model is {model!r}; give a network, or a function of no arguments that builds one"
     )
@@ -37,7 +37,7 @@ def builder(model: nn.Module | Callable[[], nn.Module]) -> Callable[[], nn.Modul
 
 
 def read_arrays(images_name: str, images: Array, labels_name: str, labels: Array) -> tuple[Tensor, Tensor]:
-    """Images and labels as tensors of their own, or InputError."""
+    """Copies of images and labels as tensors, or InputError."""
     inputs, targets = as_tensor(images_name, images), as_tensor(labels_name, labels)
     if targets.dtype in (torch.uint16, torch.uint32, torch.uint64):
         targets = targets.long()
@@ -57,7 +57,7 @@ def read_arrays(images_name: str, images: Array, labels_name: str, labels: Array
 
 
 def as_tensor(name: str, array: Array) -> Tensor:
-    """A copy, which later changes of the array leave alone, or InputError."""
+    """A copy as a tensor, which later changes of the array do not reach, or InputError."""
     if isinstance(array, Tensor):
         require(
             array.layout == torch.strided,
@@ -108,10 +108,10 @@ def first_dtype(model: nn.Module) -> torch.dtype:
 
 
 def check_model(model: nn.Module, inputs: Tensor) -> None:
-    """Raise InputError unless the model takes such inputs (N, ...)."""
+    """Raise InputError unless a copy of the model takes such inputs (N, ...)."""
     try:
         with torch.no_grad():
-            model.eval()(as_float(inputs[:1]).clone())
+            copy.deepcopy(model).eval()(as_float(inputs[:1]).clone())
     except (RuntimeError, ValueError, IndexError, TypeError) as error:
         told = (str(error).strip() or type(error).__name__).splitlines()[0]
         advice = ADVICE if inputs.is_floating_point() or inputs.dtype == torch.uint8 else INTEGERS
@@ -125,7 +125,7 @@ def check_model(model: nn.Module, inputs: Tensor) -> None:
 def split_rows(
     num_samples: int, test_fraction: float, generator: torch.Generator, told: str
 ) -> tuple[Tensor, Tensor]:
-    """Rows to train on and rows to test on, at random, at least one on either side, or InputError."""
+    """Rows to train on and rows to test on, drawn at random, at least one of each, or InputError."""
     share = real_number("test_fraction", test_fraction)
     num_test = round(share * num_samples) if 0 < share < 1 else 0
     require(
