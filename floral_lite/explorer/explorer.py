@@ -13,7 +13,7 @@ from IPython.display import display
 
 from ..on_page import STATIC_VARIABLE, OnPage
 from . import page
-from .checks import check
+from .checks import check, measured
 from .figure import explore_figure
 from .values import Value, is_scale, numbers, text, values
 
@@ -101,7 +101,7 @@ class Explorer:
 
     def limits(self, axis: str) -> tuple[float, float]:
         """The ends of the axis "x" or "y": all rows fit, so that sliders move the lines and not the axes."""
-        columns = [self.x] if axis == "x" else [self.y, *(self.band or ())]
+        columns = [self.x] if axis == "x" else measured(self)
         found = np.concatenate([numbers(self.frame[column]) for column in columns])
         found = found[np.isfinite(found)]
         found = np.log10(found) if axis in self.log else found

@@ -61,7 +61,7 @@ class Laboratory:
         self._kept: deque[Kept] = deque(maxlen=KEPT)
         self._count = 0
         self._shown = start  # the choices of what is drawn
-        self._next = 0.0  # when it is to be drawn again
+        self._next = 0.0  # when it may be drawn again
         self._picture: Picture | None = None  # of the curves
         self._resetting = False
         self._wrong = ""  # what is wrong with the choices, if that ended a run
@@ -131,27 +131,25 @@ class Laboratory:
         """Called in the training's thread: what the runs have come to so far."""
         ended = now.state != "running"
         begins = now.choices is not self._shown
-        if begins and now.choices.task != self._shown.task:
-            self._kept.clear()
-        self._shown = now.choices
         if begins:
-            self._next = 0.0
+            if now.choices.task != self._shown.task:
+                self._kept.clear()
+            self._shown, self._next = now.choices, 0.0
         # the first point waits for the first round of every method
         complete = len(now.histories) == len(now.choices.methods)
         if (ended and now.histories) or (complete and time.monotonic() > self._next):
             self._draw(now, with_routers=self._next > 0)
-        if begins or ended:
-            rounds = now.choices.settings().rounds if now.state != "failed" else 0
+        if ended:
             last = min((len(history.rounds) for history in now.histories.values()), default=0)
             words = {
-                "running": f"Training, {rounds} rounds.",
                 "finished": f"Finished after {last} rounds.",
                 "stopped": self._wrong or f"Stopped after {last} rounds.",
                 "failed": now.message,
             }
             self._say(words[now.state])
-        if ended:
             self.stop_button.disabled = True
+        elif begins:
+            self._say(f"Training, {now.choices.settings().rounds} rounds.")
         if now.state in ("finished", "stopped"):
             self._keep(now)
 

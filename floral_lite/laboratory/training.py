@@ -1,4 +1,4 @@
-"""Runs in a thread of their own: they begin, tell every round, and end when they are asked to."""
+"""Runs in a thread of their own, which tell of every round, and end when they are asked to."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -63,11 +63,11 @@ def in_turns(choices: Choices, task: Task | None = None) -> Iterator[Progress]:
 class Training:
     """Trains in a thread, so that whoever starts it stays free; one at a time.
 
-    Layers that draw by themselves, other than dropout, borrow torch's global generator: random numbers
-    that other cells draw from it meanwhile may not repeat.
+    Layers that draw random numbers themselves, other than dropout, use torch's global generator: what other
+    cells draw from it meanwhile may not repeat.
 
     Args:
-        tell: called in that thread, after every round and at the end; never again for runs that others
+        tell: called in that thread, after every round and at the end, but no longer for runs that others
             have replaced.
     """
 
@@ -117,9 +117,8 @@ class Training:
                 if ends.is_set():
                     break
                 self._tell(now)
-            state: State = "stopped" if ends.is_set() else "finished"
-            now = now._replace(state=state)
-        except Exception as error:  # whatever it is, the reader is to see it, and no thread dies unheard
+            now = now._replace(state="stopped" if ends.is_set() else "finished")
+        except Exception as error:  # a thread would end in silence: let the reader see it
             now = now._replace(state="failed", message=str(error) or type(error).__name__)
         if self._thread is current_thread():
             self._tell(now)
