@@ -43,9 +43,9 @@ class Answer(NamedTuple):
 class Asking:
     """The server's half: whom to ask, who has answered, and which clusters the answers make.
 
-    Whoever does not answer, although asked again in each of these rounds, starts with a uniform router. A
-    client that answers with anything but its gradient can spoil what is found, for all of them. (The engines
-    know all clusters before round 1; here a test in an earlier round than the last of asking has uniform
+    A client that does not answer is asked again in each of these rounds; one that never does starts with a
+    uniform router. A client that answers with anything but its gradient can spoil the clusters of all. (The
+    engines know all clusters before round 1. Here the tests before the last round of asking have uniform
     routers, which only an ensemble's scores show.)
 
     Args:
@@ -73,7 +73,7 @@ class Asking:
         return to_arrays(whole(self.run.task.model))
 
     def whom(self, round_number: int) -> list[int]:
-        """The clients to ask in a round: those of its turn, and who has not answered in an earlier one."""
+        """The clients to ask in a round: those whose turn it is, and those who have not answered yet."""
         clients = range(self.run.task.num_clients)
         return [k for k in clients if k % self.rounds < round_number and k not in self.answers]
 
@@ -144,9 +144,7 @@ def answer(run: Run, client: int, message: Message, weighted: bool, mods: Sequen
     )
     task = replace(run.task, model=copy.deepcopy(run.task.model))
     parameters = whole(task.model)
-    sent = from_arrays(message.content.array_records[ARRAYS], parameters)
-    for name, parameter in parameters.shared.items():
-        parameter.copy_(sent.shared[name])
+    parameters.copy_(from_arrays(message.content.array_records[ARRAYS], parameters))
     with arithmetic("float32"):
         gradients, loss = first_gradient(task, task.train[client])
     named = dict(zip(asked_weights(task.model), gradients, strict=True))
@@ -161,7 +159,7 @@ def answer(run: Run, client: int, message: Message, weighted: bool, mods: Sequen
 
 
 def told_router(private: dict[str, Tensor], cluster: int) -> dict[str, Tensor]:
-    """What a client begins with whom the server has told its cluster.
+    """The private tensors that a client begins with when the server has told it its cluster.
 
     Raises:
         BadMessage: there is no such cluster.

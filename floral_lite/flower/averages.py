@@ -1,4 +1,4 @@
-"""What the server makes of good replies: the engines' average, and averages that bear a few bad ones."""
+"""How the server averages good replies: as the engines do, or so that a few bad ones do little harm."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from ..federation.aggregate import aggregate
 from ..roles import Roles, is_statistic
 from .messages import Trained, by_path
 
-# So little of the weight is left in the middle that the mean over it is the median.
+# The largest share that is left out at either end: the mean over the little that remains is the median.
 MEDIAN = 0.5 - 1e-6
 
 
@@ -45,7 +45,7 @@ class Averaging:
         )
 
     def of(self, before: Roles, replies: Sequence[Trained], as_updates: bool) -> Roles:
-        """The arguments are those of `average`."""
+        """The average that was chosen; the arguments are those of `average`."""
         if self.clip_norm is not None:
             replies = [
                 reply._replace(parameters=clip_update(before, reply.parameters, self.clip_norm))
@@ -73,9 +73,9 @@ def average(before: Roles, replies: Sequence[Trained], as_updates: bool) -> Role
 
 
 def average_of_sums(before: Roles, replies: Sequence[Trained], as_updates: bool) -> Roles:
-    """The same average of replies in the pre-weighted form; it needs nothing of them but their sums.
+    """The same average of replies in the pre-weighted form; it needs only their sums.
 
-    The arguments are those of `average`. But sums do not tell what single clients have changed: with
+    The arguments are those of `average`. Sums do not tell what single clients have changed: with
     `as_updates` a number that differs by no more than the rounding of N^k u^k counts as unchanged.
     """
     sums = before.with_tensors(

@@ -23,7 +23,7 @@ from .asking import ASK, CLUSTER, answer, told_router
 from .messages import ARRAYS, CONFIG, METRICS, check, from_arrays, to_arrays
 from .state import OwnFile, Private
 
-# Makes the run out of the app's configuration; at a client its SuperNode's `--node-config` is added to that.
+# Makes the run out of the app's configuration, to which a client adds its SuperNode's `--node-config`.
 Make = Callable[[Mapping[str, Any]], Run]
 
 
@@ -86,7 +86,7 @@ class Client:
         """
         kept = self.kept(self.number)
         after, loss = self.trained(self.start(kept), self.method, self.number)
-        # NaN is smaller than nothing; a one-hot router has -inf, and may
+        # false for NaN and inf; a one-hot router may have -inf
         if not all(bool((tensor < torch.inf).all()) for tensor in after.tensors()):
             raise DivergenceError(
                 f"in round {self.number} client {self.client} came to parameters that are not finite, with "
@@ -129,10 +129,10 @@ class Client:
 
 
 def without_others(after: Roles, before: Roles, weights: Tensor) -> Roles:
-    """The trained parameters, but of clusters in which the client has no weight those that were sent to it.
+    """The trained parameters, with what was sent in clusters in which the client has no weight.
 
-    Nobody averages these. Whoever clips an update, on either side, is not to count what they have moved, such
-    as by weight decay. (They do travel: Flower's modifiers subtract what was sent, tensor by tensor.)
+    Nobody averages those slices, so clipping, on either side, must not count how weight decay, say, has moved
+    them. (They still travel: Flower's modifiers subtract what was sent, tensor by tensor.)
     """
     others = weights == 0
     clustered = {
@@ -172,10 +172,11 @@ def client_app(
         weighted: send parameters multiplied by their weights, as secure aggregation needs them; the
             server is started with the same.
         mods: Flower's modifiers of the training, such as `LocalDpMod`. With them a client does not answer
-            what clustered routing asks: its gradient would go past them.
+            what clustered routing asks: they would not see its gradient.
 
     Raises:
-        InputError: `LocalDpMod` is among the modifiers of a weighted client: what it would clip is no update.
+        InputError: `LocalDpMod` is among the modifiers of a weighted client: it would clip products, not an
+            update.
 
     Example:
         >>> from floral_lite import Run, methods, tasks

@@ -70,11 +70,8 @@ def from_arrays(arrays: Mapping[str, Array], like: Roles) -> Roles:
         f"{len(differing)} names are missing or not known, the first is {differing[:1]}: server and client "
         "need the same method and model",
     )
-    state = Roles({}, {}, {})
-    for path, tensor in wanted.items():
-        role, name = path.split("/", 1)
-        getattr(state, role)[name] = read_array(path, arrays[path], tensor)
-    return state
+    tensors = (read_array(path, arrays[path], tensor) for path, tensor in wanted.items())
+    return like._replace(private={}).with_tensors(tensors)
 
 
 def read_array(path: str, array: Array, like: Tensor) -> Tensor:
@@ -85,7 +82,7 @@ def read_array(path: str, array: Array, like: Tensor) -> Tensor:
     try:
         version = np.lib.format.read_magic(stream)
         shape, in_columns, dtype = np.lib.format.read_array_header_1_0(stream)
-    except Exception as error:  # whatever the parser makes of bytes that are none of ours
+    except Exception as error:  # whatever the parser raises on such bytes
         raise BadMessage(f"{path} does not begin as an array: {error}") from None
     check(
         (version, dtype, shape) == ((1, 0), *wanted) and (array.dtype, array.shape) == (str(dtype), shape),
@@ -108,8 +105,8 @@ def number(metrics: MetricRecord, key: str) -> float:
         BadMessage: it is missing, a list, or not finite.
     """
     value = metrics.get(key)
-    check(isinstance(value, (int, float)), f"{key} is {value!r}; it must be a number")
-    assert isinstance(value, (int, float))
+    if not isinstance(value, (int, float)):
+        raise BadMessage(f"{key} is {value!r}; it must be a number")
     check(math.isfinite(value), f"{key} is {value}; it must be finite")
     return value
 
@@ -118,7 +115,7 @@ def read_num_samples(metrics: MetricRecord, max_samples: float) -> float:
     """N^k, as a client says it.
 
     Raises:
-        BadMessage: it is none that is believed.
+        BadMessage: it is below 1, or larger than is believed.
     """
     num_samples = number(metrics, "num-examples")
     check(
@@ -210,7 +207,7 @@ def admitted(
         except Exception as error:  # nothing that a reply has in it may end the run
             reason = str(error) if isinstance(error, BadMessage) else repr(error)
             who = f"client {asked[node]}" if node in asked else f"node {node}"
-            # what a reply says of itself fills no log
+            # no reply may fill the log
             short = shorten(reason, 500)
             logger.warning("round %d: the reply of %s is dropped: %s", round_number, who, short)
     return dict(sorted(good.items()))

@@ -8,15 +8,15 @@ from flwr.serverapp import Grid
 
 from .messages import METRICS, logger, number
 
-# Seconds that a connected node has for saying which client it is before a round goes on without it: a
-# process has to start there.
+# Seconds that a connected node has for saying which client it is, since a process has to start there; then a
+# round goes on without it.
 ANSWER = 600.0
 
 
 class Nodes:
-    """Asks each node which client it is, and knows it from then on.
+    """Asks each node which client it is, and remembers the answer.
 
-    Nobody waits for an answer: it is there when it comes, however slow the node's machine is.
+    Nothing waits for an answer: it is read when it comes, however slow the node's machine is.
 
     Args:
         num_clients: K.
@@ -30,7 +30,7 @@ class Nodes:
         self.asked: dict[str, int] = {}
 
     def present(self, grid: Grid) -> dict[int, int]:
-        """The node of each client that is connected; of two that are the same client the older one."""
+        """The node of each connected client; the older one where two say that they are the same client."""
         connected = set(grid.get_node_ids())
         self._ask(grid, sorted(connected - self.client_of.keys() - set(self.asked.values())))
         self._listen(grid)
@@ -51,9 +51,9 @@ class Nodes:
         Args:
             grid: Flower's.
             clients: their numbers.
-            least: so many have to be there, however long it takes.
+            least: wait for so many of them, however long it takes.
             patience: seconds to wait for the others to connect.
-            of_all: it is enough if so many of all clients are there.
+            of_all: count all clients that are connected towards `least`, not only these.
 
         Returns:
             client -> node, sorted by client.

@@ -12,7 +12,7 @@ from ..federation.record import new_history
 from ..federation.runs import Federation, Run, initial_state
 from ..federation.server import first_moments
 
-# What a configuration has over Flower alone: the federation's name, and which clusters were found.
+# What only a configuration over Flower has: the federation's name, and which clusters were found.
 NAME, TOLD = "federation", "told"
 
 
@@ -28,9 +28,8 @@ def begin(run: Run, folder: Path | str) -> Federation:
         by which clients tell their files apart, and the clusters that clients are told.
 
     Raises:
-        InputError: the method has nothing that a server could average, the task's details have the name of
-            something that is said here; or the checkpoint is of another run, or has more rounds than are
-            wanted.
+        InputError: the method has nothing that a server could average; the task's details have the name
+            "federation" or "told"; or the checkpoint is of another run, or has more rounds than are wanted.
     """
     for name in (NAME, TOLD):
         require(

@@ -179,7 +179,7 @@ class RolesStrategy(Strategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Ask every client that is connected for its test score, in the rounds that are evaluated."""
-        # a wrapper, such as one for differential privacy, may have changed what was made of the replies
+        # a wrapper, such as one for differential privacy, may have changed the average
         self.state = from_arrays(arrays, self.state)
         done, every = len(self.history.rounds), self.settings.evaluate_every
         if not every or (done % every and done != self.settings.rounds):
@@ -192,7 +192,7 @@ class RolesStrategy(Strategy):
         entry = self.history.rounds[-1]
         good: dict[int, Tested] = admitted(replies, self.asked, entry.round, read_tested)
         metrics = add_tested(entry, good, self.run.task.num_clients)
-        if not self.asks:  # else the next round needs answers, which no checkpoint keeps
+        if not self.asks:  # a checkpoint would not keep the answers that the next round needs
             save_checkpoint([Federation(self.history, self.state, self.moments)], self.folder)
         return metrics
 
