@@ -11,9 +11,9 @@ from matplotlib.ticker import LogFormatter
 
 from ..files import write_whole
 from ..plots import COLOURS, GREY, Picture, figure
-from ..plots.style import mark_style
+from ..plots.style import legend, mark_style
 
-# shorter: panels are low
+# Shorter than those of `plots.curves`, since panels are low.
 NAMES = {
     "test_accuracy": "test accuracy (%)",
     "test_loss": "test loss",
@@ -65,10 +65,11 @@ def draw(frame: pd.DataFrame, value: str = "test_loss") -> Picture:
             hollow = {"markerfacecolor": "none"} if number >= len(COLOURS) else {}
             dash = "--" if name.endswith(DASHED) else "-"
             few = {"markevery": ceil(len(part) / 6), "markersize": 4, **hollow}
-            (line,) = axis.plot(part["round"], factor * part["mean"], linestyle=dash, **look, **few)
+            label = part["row_label"].iloc[0]
+            (line,) = axis.plot(part["round"], factor * part["mean"], dash, label=label, **look, **few)
             low, high = factor * part["low"], factor * part["high"]
             axis.fill_between(part["round"], low, high, color=look["color"], alpha=0.2, linewidth=0)
-            lines.setdefault(part["row_label"].iloc[0], line)
+            lines.setdefault(label, line)
         axis.set_title(panel["column_label"].iloc[0], fontsize=10)
         axis.set_xlabel("communication round")
         if value.endswith("loss"):
@@ -80,9 +81,8 @@ def draw(frame: pd.DataFrame, value: str = "test_loss") -> Picture:
         axis.set_ylabel(NAMES[value])
     for axis in axes.flat[len(columns) :]:
         axis.set_axis_off()
-    handles, labels = list(lines.values()), list(lines)
-    style = {"labelcolor": GREY, "frameon": False, "fontsize": 9}
-    made.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), 1 + wide), **style)
+    handles, across = list(lines.values()), min(len(lines), 1 + wide)
+    legend(made, handles=handles, loc="outside lower center", ncols=across, fontsize=9)
     return made
 
 

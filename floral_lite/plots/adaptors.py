@@ -62,7 +62,7 @@ def singular_values(spectra: Mapping[str, npt.ArrayLike]) -> Picture:
     shares.set(xlabel="rank $r$", ylabel="share of the squares (%)", ylim=(0, 105))
     for axis in axes[0]:
         axis.xaxis.set_major_locator(MaxNLocator(integer=True))
-    shares.legend(labelcolor=GREY, frameon=False, loc="lower right")
+    legend(shares, loc="lower right")
     return made
 
 
@@ -103,7 +103,7 @@ def accuracy_over_rank(
         axis.axhline(level, color=GREY, linestyle=dash, linewidth=1.2, label=name)
     axis.set(xlabel="rank $r$", ylabel="test accuracy (%)", ylim=(0, 104))
     axis.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axis.legend(labelcolor=GREY, frameon=False, loc="lower right")
+    legend(axis, loc="lower right")
     return made
 
 

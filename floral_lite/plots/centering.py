@@ -71,5 +71,5 @@ def spectra(singular_values: npt.ArrayLike, rank: int) -> Picture:
                   color=GREY)  # fmt: skip
     axis.set(xlabel="place of the singular value", ylabel="singular value", xticks=places)
     axis.set_ylim(0)
-    axis.legend(labelcolor=GREY, frameon=False)
+    legend(axis)
     return made

@@ -18,6 +18,7 @@ from .style import (
     colour_bar,
     figure,
     grouped_bars,
+    legend,
     line_style,
     signed_image,
 )
@@ -88,7 +89,7 @@ def curves(histories: Mapping[str, History], value: str = "test_accuracy") -> Pi
         axis.plot(series.index, series, label=label, marker=_of_one(series), **line_style(number))
     axis.set(xlabel="communication round", ylabel=VALUES[value])
     axis.xaxis.set_major_locator(MaxNLocator("auto", integer=True, min_n_ticks=1))
-    axis.legend(labelcolor=GREY, frameon=False)
+    legend(axis)
     return made
 
 
@@ -111,7 +112,7 @@ def accuracy_per_cluster(histories: Mapping[str, History]) -> Picture:
     clusters = next(iter(means.values())).index
     axis.set(xlabel="cluster", ylabel="test accuracy (%)", ylim=(0, 112))
     axis.set_xticks(range(len(clusters)), clusters)
-    axis.legend(labelcolor=GREY, frameon=False, ncols=len(histories), loc="upper center")
+    legend(axis, ncols=len(histories), loc="upper center")
     return made
 
 

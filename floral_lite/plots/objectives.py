@@ -42,15 +42,7 @@ def readings(points: npt.ArrayLike, clusters: npt.ArrayLike) -> Picture:
             east, north = points[client].T
             axis.scatter(east, north, s=18, label=f"client {client}", **mark_style(number))
         _street(axis, points.reshape(-1, 2))
-        axis.legend(
-            labelcolor=GREY,
-            frameon=False,
-            fontsize=8,
-            handletextpad=0.1,
-            loc="lower center",
-            bbox_to_anchor=(0.5, 1),
-            ncols=2,
-        )
+        legend(axis, fontsize=8, handletextpad=0.1, loc="lower center", bbox_to_anchor=(0.5, 1), ncols=2)
     axes[0, 0].set_ylabel(NORTH)
     return made
 
@@ -111,7 +103,7 @@ def jensen(distance: float) -> Picture:
         )
     half = REACH / 2 + 1.6
     plane.set(xlabel=EAST, ylabel=NORTH, xlim=(-half, half), ylim=(-2.4, 2.4), aspect="equal")
-    plane.legend(labelcolor=GREY, frameon=False, fontsize=8, loc="upper center", ncols=2)
+    legend(plane, fontsize=8, loc="upper center", ncols=2)
 
     share = np.linspace(0, 1, 101)
     far = 0.5 * distance**2  # the loss of client 1 at model 2; at its own it is 0
@@ -127,7 +119,7 @@ def jensen(distance: float) -> Picture:
         xlim=(-0.03, 1.03),
         ylim=(-0.02 * REACH**2, 0.53 * REACH**2),
     )
-    section.legend(labelcolor=GREY, frameon=False, loc="upper left")
+    legend(section, loc="upper left")
     return made
 
 

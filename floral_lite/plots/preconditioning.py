@@ -54,7 +54,7 @@ def rates(splits: npt.ArrayLike, speeds: Mapping[str, npt.ArrayLike]) -> Picture
         axis.loglog(splits, speed, label=name, **line_style(number))
     axis.axhline(1, color=GREY, linewidth=0.8)
     axis.set(xlabel="split $s$ of $(s\\,u,\\ v/s)$", ylabel="speed of $uv$ (1: that of a plain weight)")
-    axis.legend(labelcolor=GREY, frameon=False)
+    legend(axis)
     return made
 
 
@@ -76,7 +76,5 @@ def directions(singular_values: npt.ArrayLike, speeds: Mapping[str, npt.ArrayLik
         yscale="log",
     )
     axis.margins(y=0.15)
-    axis.legend(
-        labelcolor=GREY, frameon=False, ncols=len(speeds), loc="lower center", bbox_to_anchor=(0.5, 1)
-    )
+    legend(axis, ncols=len(speeds), loc="lower center", bbox_to_anchor=(0.5, 1))
     return made

@@ -41,14 +41,7 @@ def fates(paths: Mapping[str, npt.ArrayLike], clusters: Sequence[int], local_ste
         axis.set_yticklabels([])
     axes[0, 0].set_ylabel("value at each client")
     lines = [Line2D([], [], label=f"cluster {c}", **line_style(c)) for c in sorted(set(clusters))]
-    made.legend(
-        handles=lines,
-        loc="outside upper center",
-        ncols=len(lines),
-        labelcolor=GREY,
-        frameon=False,
-        fontsize=9,
-    )
+    legend(made, handles=lines, ncols=len(lines), fontsize=9)
     return made
 
 

@@ -91,7 +91,7 @@ def orders(sizes: npt.ArrayLike, errors: Mapping[str, npt.ArrayLike], xlabel: st
         look = {**line_style(number), "marker": "o", "markersize": 4}
         axis.plot(sizes, values, label=f"{name}, slope {slope:.1f}", **look)
     axis.set(xlabel=xlabel, ylabel=ylabel, xscale="log", yscale="log")
-    axis.legend(labelcolor=GREY, frameon=False)
+    legend(axis)
     return made
 
 

@@ -54,10 +54,18 @@ def mark_style(number: int) -> dict[str, Any]:
     return {"color": COLOURS[number % len(COLOURS)], "marker": MARKERS[number % len(MARKERS)]}
 
 
-def legend(made: Picture, **look: Any) -> None:
-    """The names of what the first panel shows, above the panels, or where `loc` says."""
-    names = made.axes[0].get_legend_handles_labels()
-    made.legend(*names, **{"loc": "outside upper center", "labelcolor": GREY, "frameon": False, **look})
+def legend(of: Picture | Axes, **look: Any) -> None:
+    """The names of what a panel shows, inside it; of a picture those of its first panel, above all panels.
+
+    Args:
+        of: the picture or the panel.
+        look: matplotlib's arguments, such as `loc` for another place.
+    """
+    style = {"labelcolor": GREY, "frameon": False}
+    if isinstance(of, Picture):
+        handles, _ = of.axes[0].get_legend_handles_labels()
+        style |= {"handles": handles, "loc": "outside upper center"}
+    of.legend(**style | look)
 
 
 def grouped_bars(axis: Axes, named: Mapping[str, npt.ArrayLike], fmt: str) -> None:
