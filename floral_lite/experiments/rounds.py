@@ -1,4 +1,4 @@
-"""What a figure of a table draws: a number of each row over the rounds, over the seeds."""
+"""The curves of a table's figure: one number of each row over the rounds, across the seeds."""
 
 from __future__ import annotations
 

@@ -31,8 +31,8 @@ def judged(filled: Filled) -> pd.DataFrame:
         optimal routing, on the seeds that all three have) and its standard error closed_error, both none
         where the gap is not above two of its own standard errors, rand (adjusted Rand index of the last
         mixtures against the true clusters) and decided (the first evaluated round from which on the
-        mismatch is below 0.25; none where a seed never comes there). Clustered routing that finds four
-        clusters begins below that, at 0.2: of it decided says nothing.
+        mismatch is below 0.25; none where a seed never comes there). Of clustered routing decided says
+        nothing: where that finds four clusters it begins at 0.2.
 
     Example:
         >>> from floral_lite.experiments import collect, stored_results
@@ -118,10 +118,6 @@ def standard_error(values: list[float]) -> float:
 def decided(result: Result) -> float:
     """The first evaluated round from which on the mismatch stays below `DECIDED`; NaN where it never does."""
     rounds = result.rounds["round"]
-    undecided = [
-        number
-        for number, mismatch in zip(rounds, result.rounds["mismatch"], strict=True)
-        if mismatch > DECIDED
-    ]
-    later = [number for number in rounds if not undecided or number > undecided[-1]]
-    return float(later[0]) if later else nan
+    mismatches = zip(rounds, result.rounds["mismatch"], strict=True)
+    last_undecided = max((number for number, mismatch in mismatches if mismatch > DECIDED), default=0)
+    return next((float(number) for number in rounds if number > last_undecided), nan)

@@ -14,8 +14,8 @@ from .strategy import RolesStrategy
 def server_app(make: Make, folder: Path | str, *, timeout: float = 3600.0, **choices: Any) -> ServerApp:
     """A Flower ServerApp that samples, checks, averages, and keeps a checkpoint after each round.
 
-    Started again with the same folder it goes on after the last whole round; a run that was killed
-    loses no more than the round that it was in. (Of routing='clustered': or its rounds of asking.)
+    Started again with the same folder it goes on after the last whole round; a run that was killed loses no
+    more than the round that it was in or, with routing='clustered', its rounds of asking.
 
     Args:
         make: makes the run out of the app's configuration, as for `client_app`. Its data are not used

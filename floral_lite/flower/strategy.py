@@ -48,9 +48,9 @@ class RolesStrategy(Strategy):
         run: task, method and seed. Of the task only the model, the number of clients and the settings are
             looked at, never the data.
         folder: gets a checkpoint after each round; the run goes on from one that is there.
-        min_replies: good replies without which a round of training changes nothing, from 1 to as many as are
-            sampled.
-        patience: seconds, > 0, for which a round waits for clients that it wants and that are not connected.
+        min_replies: with fewer good replies a round of training changes nothing; from 1 to the number of
+            clients that are sampled.
+        patience: seconds, > 0, that a round waits for those of its clients that are not connected.
         max_samples: the largest number of samples that a client is believed to have, >= 1.
         clip_norm: the largest norm of a client's update, > 0; None for no limit.
         trim: the share of the weight that is left out at either end of each coordinate, in [0, 0.5]; 0.5

@@ -47,7 +47,7 @@ def rates(
     for number, (name, (mean, error)) in enumerate(measured.items()):
         mean, error, look = np.asarray(mean), np.asarray(error), mark_style(number)
         axis.plot(steps, mean, **look, markersize=5, label=name)
-        low = np.maximum(mean - 2 * error, mean / 10)  # a logarithm needs something
+        low = np.maximum(mean - 2 * error, mean / 10)  # positive, for the logarithm
         axis.fill_between(np.asarray(steps), low, mean + 2 * error, color=look["color"], alpha=0.2)
     for number, (name, values) in enumerate(bounds.items()):
         colour = COLOURS[(len(measured) + number) % len(COLOURS)]

@@ -29,7 +29,7 @@ def progress(
             loss alone.
         before: `History.frame()` of earlier runs of the same task, by a short name.
         rounds: how many there will be.
-        again: a picture from here, which is drawn anew: new axes and their ticks take most of the time.
+        again: an earlier picture, to draw into: new axes and their ticks take most of the time.
     """
     measured = [entry.test_accuracy for history in histories.values() for entry in history.evaluated[:1]]
     regression = bool(measured) and None in measured
@@ -105,7 +105,7 @@ def per_cluster(history: History, quantity: str) -> pd.DataFrame:
 
 
 def _fix(made: Picture, width: float, height: float, right: float) -> None:
-    """Margins in inches: to work them out takes as long as to draw, and they would move while curves grow."""
+    """Fix the margins: working them out takes as long as drawing, and they would move while curves grow."""
     made.set_layout_engine(None)
     made.subplots_adjust(0.65 / width, 0.5 / height, 1 - right / width, 1 - 0.35 / height, wspace=0.25)
 

@@ -63,9 +63,9 @@ def from_arrays(
             numbers of words.
         labels: integers in [0, number of the model's outputs), shape (N,).
         test_images: inputs to test on; if None, a share of the images is kept for it, chosen by the seed.
-        test_labels: their labels, given if they are.
-        model: the base model, which is copied, or what builds it, such as `lambda: cnn()`: its first
-            parameters then follow from the seed.
+        test_labels: their labels; give both or neither.
+        model: the base model, which is copied; or a function that builds it, such as `lambda: cnn()`, so
+            that its first parameters follow from the seed.
         num_clients: K.
         num_clusters: C, more than 1 if there is a transform, which tells clusters apart.
         transform: "rotate" turns the images of cluster c by 360 c / C degrees; "label-shift" makes class y
@@ -138,7 +138,7 @@ def from_arrays(
         prepare=image_task(lambda _: sets, build, view, deal),
         augment=augment,
     )
-    return make_tasks(name, recipe, [seed], data_fraction, None, None, None)[0]
+    return make_tasks(name, recipe, [seed], data_fraction)[0]
 
 
 def _check_images(sets: Images, transform: Transform | None, model: nn.Module) -> None:

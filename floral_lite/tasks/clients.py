@@ -43,7 +43,7 @@ def from_clients(
     seed: int = 0,
     name: str = "own-clients",
 ) -> Task:
-    """A task out of data that belong to somebody: nobody deals them, and nothing is turned or renamed.
+    """A task out of data that already belong to clients: nothing is dealt, turned or renamed.
 
     Where a column says whose a sample is, the clients are a line away::
 
@@ -54,8 +54,8 @@ def from_clients(
         train: each client's inputs (N, ...), read as by `from_arrays`, and targets by the client's name, in
             the order of the task's clients. Targets are labels from 0 on, shape (N,); with a loss that
             compares outputs one by one, numbers of the outputs' shape, (N, outputs).
-        test: the same to test on, for the same clients; if None, a share of each client's samples is kept
-            for it, chosen by the seed.
+        test: the same clients' test data; if None, a share of each client's samples is kept for tests,
+            chosen by the seed.
         model: the base model, which is copied, or what builds it.
         clusters: what is known of each client's group, by the client's name: any word or number. Only
             optimal routing and reports look at it. None if nothing is known.

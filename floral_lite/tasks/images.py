@@ -13,9 +13,9 @@ from ..models import seeded
 from ..seeds import stream
 from .recipe import Make
 
-# the rows of each client's samples, of labels (N,), the clients' clusters (K,), C, and a generator
+# (labels (N,), the clients' clusters (K,), C, generator) -> the rows of each client's samples
 Deal = Callable[[Tensor, Tensor, int, torch.Generator], list[Tensor]]
-# samples as a cluster sees them, of inputs, targets, the cluster, and num_clusters=C
+# (inputs, targets, cluster, num_clusters=C) -> the samples as that cluster sees them
 ClusterView = Callable[..., tuple[Tensor, Tensor]]
 
 

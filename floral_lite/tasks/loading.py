@@ -26,7 +26,7 @@ def load(
         data_fraction: share that is kept of every client's training data, in (0, 1], but at least
             10 samples; test shards stay whole. It is a share of what the task has: half of
             'mnist-rotate-reduced', which has 5% of the images of 'mnist-rotate', is 2.5% of them.
-            What is kept are each client's first samples, so less data are a part of more.
+            Each client's first samples are kept, so a smaller share is a part of a larger one.
         num_clients: K, the task's own if None: the paper's, where the paper has the task.
         num_clusters: C, the number of true clusters, likewise.
         data: the folder of downloaded image sets; if None, the one that FLORAL_LITE_DATA names, else `data`.

@@ -15,7 +15,7 @@ from ..federation.pool import Pool
 from ..federation.shards import Augment
 from ..federation.task import Loss
 
-# the model, and every client's train and test shard, of the clients' clusters (K,), C, and a seed
+# (the clients' clusters (K,), C, seed) -> the model, every client's train shard and test shard
 Make = Callable[[Tensor, int, int], tuple[nn.Module, Sequence[Shard], Sequence[Shard]]]
 
 
@@ -29,7 +29,7 @@ class Recipe:
         num_clusters: C, the number of true clusters.
         settings: those of the authors' configuration, where the paper has the task; it names few of them.
         loss: of outputs and targets.
-        prepare: reads what the data folder holds, and gives what makes model and shards of it for any seed.
+        prepare: reads the data folder, and returns what makes the model and the shards for any seed.
         augment: changes training inputs at random, or None.
         data_fraction: share of every client's training data that the task has, in (0, 1]: a reduced
             task is the full one with a smaller share.
@@ -50,9 +50,9 @@ def make_tasks(
     recipe: Recipe,
     seeds: Sequence[int],
     data_fraction: float,
-    num_clients: int | None,
-    num_clusters: int | None,
-    data: Path | str | None,
+    num_clients: int | None = None,
+    num_clusters: int | None = None,
+    data: Path | str | None = None,
 ) -> list[Task]:
     """A recipe's task for each seed; arguments and errors as in `tasks.load`."""
     num_clients = whole_number("num_clients", recipe.num_clients if num_clients is None else num_clients)
