@@ -183,16 +183,17 @@ def _torchvision_sets(name: str, folder: Path, download: bool, lacks: str, what:
         return kind(folder, train=True, download=False), kind(folder, train=False, download=False)
 
     try:
+        if not download:
+            return read()
         with suppress(Exception):  # a file is missing or damaged
             return read()
-        with _alone(folder / name) if download else nullcontext():
-            if download:
-                with suppress(Exception):  # another process may have fetched them meanwhile
-                    return read()
-                # torchvision checks the sums of archives; of unpacked files only that they exist
-                for archive in (folder / name / "raw").glob("*.gz"):
-                    archive.with_suffix("").unlink(missing_ok=True)
-                kind(folder, train=True, download=True)
+        with _alone(folder / name):
+            with suppress(Exception):  # another process may have fetched them meanwhile
+                return read()
+            # torchvision checks the sums of archives; of unpacked files only that they exist
+            for archive in (folder / name / "raw").glob("*.gz"):
+                archive.with_suffix("").unlink(missing_ok=True)
+            kind(folder, train=True, download=True)
             return read()
     except Exception as error:  # from torchvision, the network, or parsers of damaged files
         raise InputError(
