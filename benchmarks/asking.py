@@ -7,7 +7,6 @@ the adaptors; and the synthetic networks, where few clients have few samples. Ev
 learned and with clustered routing on the same seeds. A cell that is in asking.json is not run again.
 """
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import product
@@ -16,7 +15,7 @@ from typing import Annotated, Any
 
 import torch
 import typer
-from measure import RESULTS, save
+from measure import RESULTS, save, saved
 from sklearn.metrics import adjusted_rand_score
 
 from floral_lite import Run, Shard, Task, methods, tasks, train_runs
@@ -117,8 +116,7 @@ def main(
 ) -> None:
     """Run the cells that are missing, and save after each."""
     torch.set_num_threads(1)
-    path = out / "asking.json"
-    records = json.loads(path.read_text())["results"] if path.exists() else []
+    path, records = out / "asking.json", saved("asking", out)
     done = {(record["task"], record["federation"], record["rule"]) for record in records}
     seeds = range(1, num_seeds + 1)
     for task, federation, rule in CELLS:

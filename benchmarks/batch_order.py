@@ -13,14 +13,13 @@ already is not run again.
 """
 
 import itertools
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import torch
 import typer
-from measure import RESULTS, save
+from measure import RESULTS, save, saved
 
 from floral_lite import Run, Task, methods, tasks, train_runs
 from floral_lite.errors import require
@@ -58,32 +57,27 @@ def main(
 ) -> None:
     """Run what is missing, and save after each run."""
     torch.set_num_threads(1)
-    path = out / f"batch-order-{name}.json"
-
-    def there() -> list[dict[str, object]]:
-        """Read anew each time: another process may have added its runs."""
-        return json.loads(path.read_text())["results"] if path.exists() else []
-
+    file = f"batch-order-{name}"
     for case, seed in itertools.product(cases.split(","), range(1, seeds + 1)):
         require(case in CASES, f"{case} is no case: name some of {', '.join(CASES)}")
-        task = of_one_cluster(tasks.load(name, seed=seed, data=data), whole=case.endswith("-whole"))
-        settings = task.settings.with_changes(
-            rounds=rounds or task.settings.rounds, evaluate_every=10, shuffle=case.startswith("shuffled")
-        )
-        if (case, seed, settings.rounds) in {
-            (line["case"], line["seed"], line["rounds"]) for line in there()
+        length = rounds or tasks.TASKS[name].settings.rounds
+        if (case, seed, length) in {
+            (line["case"], line["seed"], line["rounds"]) for line in saved(file, out)
         }:
             continue
+        task = of_one_cluster(tasks.load(name, seed=seed, data=data), whole=case.endswith("-whole"))
+        shuffle = case.startswith("shuffled")
+        settings = task.settings.with_changes(rounds=length, evaluate_every=10, shuffle=shuffle)
         unfinished = None if checkpoints is None else checkpoints / f"{name}-{case}-{seed}"
         run = Run(task, methods.FedAvg(task.model), seed)
         (federation,) = train_runs([run], settings, device=device, checkpoints=unfinished)
         tested = federation.history.evaluated
-        line: dict[str, object] = {"case": case, "seed": seed, "rounds": settings.rounds}
+        line: dict[str, object] = {"case": case, "seed": seed, "rounds": length}
         line["images"] = [len(shard) for shard in task.train]
         line["round"] = [each.round for each in tested]
         line["accuracy"] = [round(100 * (each.test_accuracy or 0.0), 3) for each in tested]
         print(name, case, seed, line["accuracy"], flush=True)
-        save(path.stem, [*there(), line], out, task=name)
+        save(file, [*saved(file, out), line], out, task=name)
 
 
 if __name__ == "__main__":

@@ -75,6 +75,13 @@ def process_bytes(name: str) -> int:
     return next((1024 * int(line.split()[1]) for line in lines if line.startswith(f"{name}:")), 0)
 
 
+def saved(name: str, folder: Path) -> list[dict[str, object]]:
+    """The results in a JSON file of that name, none if it is not there; another process may add to it."""
+    path = folder / f"{name}.json"
+    results: list[dict[str, object]] = json.loads(path.read_text())["results"] if path.exists() else []
+    return results
+
+
 def save(name: str, results: object, folder: Path, **more: object) -> Path:
     """Write results, with the machine's description, to a JSON file of that name, whole or not at all.
 

@@ -16,7 +16,6 @@ The accuracy is over all test images; on MNIST that is the table's mean over cli
 """
 
 import itertools
-import json
 from collections.abc import Mapping
 from math import prod
 from pathlib import Path
@@ -24,7 +23,7 @@ from typing import Annotated
 
 import torch
 import typer
-from measure import RESULTS, save
+from measure import RESULTS, save, saved
 from torch import Tensor
 
 from floral_lite import Run, methods, tasks, train_runs
@@ -97,9 +96,9 @@ def main(
     """Run what is missing, and save after each run."""
     torch.set_num_threads(1)
     case = {(False, False): "server-rate", (True, False): "authors", (True, True): "authors-biases"}
-    path = out / f"{case.get((all_of_it, biases), 'biases')}-{name}.json"
+    file = f"{case.get((all_of_it, biases), 'biases')}-{name}"
     theirs = {"init": "authors", "router": Router(noise=1.0, floor=0.01)} if all_of_it else {}
-    results = json.loads(path.read_text())["results"] if path.exists() else []
+    results = saved(file, out)
     length = rounds or tasks.TASKS[name].settings.rounds
     done = {(line["seed"], line["rho"], line["routing"]) for line in results if line["rounds"] == length}
     cases = [*itertools.product(BUDGETS, ROUTINGS), *([(0.01, LOCAL)] if biases else [])]
@@ -121,7 +120,7 @@ def main(
         line = {"seed": seed, "rho": rho, "routing": routing, "share": share, "rounds": length}
         results.append({**line, "accuracy": round(100 * (last.test_accuracy or 0.0), 3)})
         print(name, *results[-1].values(), flush=True)
-        save(path.stem, results, out, task=name)
+        save(file, results, out, task=name)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ Writes tested-on-TASK.json, a line a run; a run that is there already is not run
 """
 
 import itertools
-import json
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -21,7 +20,7 @@ from typing import Annotated
 
 import torch
 import typer
-from measure import RESULTS, save
+from measure import RESULTS, save, saved
 from server_rate import PartOfTheWay
 from torch import nn
 
@@ -82,17 +81,12 @@ def main(
 ) -> None:
     """Run what is missing, and save after each run."""
     torch.set_num_threads(1)
-    path = out / f"tested-on-{name}.json"
-
-    def there() -> list[dict[str, object]]:
-        """Read anew each time: another process may have added its runs."""
-        return json.loads(path.read_text())["results"] if path.exists() else []
-
+    file = f"tested-on-{name}"
     for row, seed in itertools.product(rows.split(","), range(1, seeds + 1)):
-        if (row, seed) in {(line["row"], line["seed"]) for line in there()}:
+        length = rounds or TASKS[name].settings.rounds
+        if (row, seed, length) in {(line["row"], line["seed"], line["rounds"]) for line in saved(file, out)}:
             continue
         task, whole = (load(each, row, seed, data) for each in (name, name.removesuffix("-reduced")))
-        length = rounds or task.settings.rounds
         settings = task.settings.with_changes(rounds=length, evaluate_every=length)
         options = dict(ROWS[row])
         if "budget" in options:
@@ -112,7 +106,7 @@ def main(
             scores = [accuracy(model, of_clients[k]) for k, model in enumerate(models)]
             line[label] = round(fmean(scores), 2)
         print(name, *line.values(), flush=True)
-        save(path.stem, [*there(), line], out, task=name)
+        save(file, [*saved(file, out), line], out, task=name)
 
 
 if __name__ == "__main__":
