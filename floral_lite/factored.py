@@ -68,6 +68,7 @@ class Blend:
         return mixed(self.mixture, self.models)
 
 
+# What the factors cost, and the call that runs them.
 Choice = tuple[float, Callable[[], Tensor]]
 
 
@@ -122,8 +123,10 @@ def convolution(
 
     in_channels = weight.adaptor.shape[1] * groups
     positions = inputs.numel() / in_channels
-    cost_of_v = groups * prod(weight.factors["V"].shape[1:-1]) / prod(v_settings["stride"])
-    cost_of_u = prod(weight.factors["U"].shape[1:-1]) / prod(_each(stride, weight))
+    # V runs on the inputs, U on what V leaves of their positions
+    stride_of_v = prod(v_settings["stride"])
+    cost_of_v = groups * prod(weight.factors["V"].shape[1:-1]) / stride_of_v
+    cost_of_u = prod(weight.factors["U"].shape[1:-1]) / (stride_of_v * prod(u_settings["stride"]))
     return positions * (cost_of_v + cost_of_u), run
 
 
@@ -156,29 +159,23 @@ def transposed_convolution(
     return positions * (cost_of_v + cost_of_u), run
 
 
-def _each(setting: Any, weight: Mixture) -> tuple[Any, ...]:
-    """A convolution's setting, one number for each side of the kernel."""
-    sides = len(weight.adaptor.shape) - 2
-    return tuple(setting) if isinstance(setting, (tuple, list)) else (setting,) * sides
-
-
 def _along_own_sides(weight: Mixture, **settings: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The settings of the two convolutions: each keeps those of its own sides, and is neutral elsewhere."""
-    assert isinstance(weight.adaptor, LowRankAdaptor)
+    """The settings for convolving with U and with V: neutral along sides that are not the factor's own."""
+    adaptor = weight.adaptor
+    assert isinstance(adaptor, LowRankAdaptor)
     neutral = {"stride": 1, "padding": 0, "dilation": 1, "output_padding": 0}
 
     def own(axes: tuple[int, ...]) -> dict[str, Any]:
-        return {
-            name: value
-            if isinstance(value, str)  # 'same' and 'valid' mean the right thing for each kernel
-            else tuple(
-                number if side + 2 in axes else neutral[name]
-                for side, number in enumerate(_each(value, weight))
-            )
-            for name, value in settings.items()
-        }
+        chosen: dict[str, Any] = {}
+        for name, value in settings.items():
+            if isinstance(value, str):  # 'same' and 'valid' mean the right thing for each kernel
+                chosen[name] = value
+                continue
+            sides = value if isinstance(value, (tuple, list)) else [value] * (len(adaptor.shape) - 2)
+            chosen[name] = [v if axis in axes else neutral[name] for axis, v in enumerate(sides, start=2)]
+        return chosen
 
-    return own(weight.adaptor.rows), own(weight.adaptor.columns)
+    return own(adaptor.rows), own(adaptor.columns)
 
 
 def as_kernels(weight: Mixture) -> tuple[Tensor, Tensor]:
