@@ -66,8 +66,7 @@ def export_peft(model: Floral, folder: str | Path, mixture: Tensor | Sequence[fl
             tensors |= {f"{prefix}.lora_embedding_A": v, f"{prefix}.lora_embedding_B": u.mT}
         else:
             sides = [1] * (len(adaptor.shape) - 2)
-            kernel = v.reshape(len(v), adaptor.shape[1], *adaptor.shape[2:])
-            tensors[f"{prefix}.lora_A.weight"] = kernel
+            tensors[f"{prefix}.lora_A.weight"] = v.reshape(len(v), *adaptor.shape[1:])
             tensors[f"{prefix}.lora_B.weight"] = u.flatten(1).mT.reshape(adaptor.shape[0], len(u), *sides)
 
     # PEFT has lora_bias for all layers or for none
@@ -76,14 +75,14 @@ def export_peft(model: Floral, folder: str | Path, mixture: Tensor | Sequence[fl
         for layer in ranks:
             weight = tensors[f"base_model.model.{layer}.lora_B.weight"]
             tensors.setdefault(f"base_model.model.{layer}.lora_B.bias", weight.new_zeros(len(weight)))
-    exactly = {layer: f"^{re.escape(layer)}" for layer in ranks}
+    # PEFT scales by alpha / r: equal, so that the scale is 1
+    pattern = {f"^{re.escape(layer)}": rank for layer, rank in ranks.items()}
     config: dict[str, Any] = {
         "peft_type": "LORA",
         "r": max(ranks.values()),
         "lora_alpha": max(ranks.values()),
-        # PEFT scales by alpha / r: equal, so that the scale is 1
-        "rank_pattern": {exactly[layer]: rank for layer, rank in ranks.items()},
-        "alpha_pattern": {exactly[layer]: rank for layer, rank in ranks.items()},
+        "rank_pattern": pattern,
+        "alpha_pattern": pattern,
         "target_modules": "|".join(re.escape(layer) for layer in ranks),
         "lora_dropout": 0.0,
         "bias": "none",
