@@ -37,10 +37,10 @@ def center(
 ) -> Centered:
     """Move the mean of the adaptors into the base.
 
-    The personalised model stays the same wherever nothing is lost. A difference of C
-    adaptors has a rank up to C R, though, and only the best R of it is kept. Every kind of
-    low-rank adaptor is a matrix product, so this holds for convolutions as for linear layers.
-    A mean that is zero changes nothing; an only adaptor (C = 1) moves into the base and is zero.
+    A centered adaptor has a rank of up to C R, of which only the best R is kept; where nothing is lost by
+    that, the personalised models stay the same. Every kind of low-rank adaptor is a matrix product, so
+    this holds for convolutions as for linear layers. A mean of zero changes nothing; a single adaptor
+    (C = 1) moves into the base and becomes zero.
 
     Args:
         adaptors: the plan.
@@ -51,8 +51,8 @@ def center(
         q: V gets Sigma^(1/q).
 
     Raises:
-        InputError: p and q do not fit together, the probability is not one, or an adaptor is of a form of
-            your own, whose mean nobody can take out.
+        InputError: 1/p + 1/q is not 1, the probability is not on the simplex, or an adaptor is of a class
+            of your own, whose mean cannot be taken out.
 
     Source: appendix 'Centering LoRAs'.
     """
@@ -98,25 +98,27 @@ def _truncated(u: Tensor, v: Tensor, probability: Tensor, p: float, q: float) ->
     num_clusters, _, rank = u.shape
     precision = torch.promote_types(u.dtype, torch.float32)
     # U_c V_c^T - E[U V^T] = sum_j (delta_cj - p(j)) U_j V_j^T: thin factors, the large matrix is never made
-    signs = torch.eye(num_clusters, dtype=precision, device=u.device) - probability.to(precision)
-    left = torch.einsum("cj,jmr->cmjr", signs, u.to(precision)).flatten(2)
+    coefficients = torch.eye(num_clusters, dtype=precision, device=u.device) - probability.to(precision)
+    left = torch.einsum("cj,jmr->cmjr", coefficients, u.to(precision)).flatten(2)
     right = v.to(precision).movedim(0, 1).flatten(1)
     basis_left, left = torch.linalg.qr(left)
     basis_right, right = torch.linalg.qr(right)
     # U, Sigma, V^T <- Trunc-SVD_R(...)
     inner_u, sigma, inner_v = torch.linalg.svd(left @ right.mT, full_matrices=False)
     kept = sigma[:, :rank]
+    singular_u = basis_left @ inner_u[..., :rank]
+    singular_v = basis_right @ inner_v.mT[..., :rank]
     # U_c <- U Sigma^(1/p), V_c <- V Sigma^(1/q)
-    new_u = basis_left @ inner_u[..., :rank] * kept[:, None] ** (1 / p)
-    new_v = basis_right @ inner_v.mT[..., :rank] * kept[:, None] ** (1 / q)
+    new_u = singular_u * kept[:, None] ** (1 / p)
+    new_v = singular_v * kept[:, None] ** (1 / q)
     # where nothing is left, U = V = 0 would never learn again: there U keeps a direction, and V is 0
     scale = torch.linalg.matrix_norm(u.to(precision)) * torch.linalg.matrix_norm(v.to(precision))
     nothing = (kept <= 10 * torch.finfo(precision).eps * scale.max())[:, None]
-    new_u = torch.where(nothing, basis_left @ inner_u[..., :rank], new_u)
+    new_u = torch.where(nothing, singular_u, new_u)
     new_v = new_v.masked_fill(nothing, 0)
     # a matrix smaller than the rank has fewer singular values
-    missing = rank - kept.shape[-1]
-    new_u = torch.cat([new_u.to(u), u[..., rank - missing :]], dim=-1)
-    new_v = torch.nn.functional.pad(new_v, (0, missing)).to(v)
+    found = kept.shape[-1]
+    new_u = torch.cat([new_u.to(u), u[..., found:]], dim=-1)
+    new_v = torch.nn.functional.pad(new_v, (0, rank - found)).to(v)
     whole = float(sigma.norm())
     return new_u, new_v, float(sigma[:, rank:].norm()) / whole if whole else 0.0
