@@ -50,13 +50,14 @@ class Routed(Method):
         self.num_clusters = check_num_clusters(num_clusters)
         self.routing = routing
         self.asks_first = routing == "clustered"
-        require(
-            router is None or isinstance(router, Router | Mapping),
-            f"router is {router!r}; give a Router, or its choices by name: {{'floor': 0.01}}",
-        )
         if isinstance(router, Mapping):
             check_names("choice of a router", router, Router.__dataclass_fields__)
-        self.router = Router(**router) if isinstance(router, Mapping) else router or Router()
+            router = Router(**router)
+        self.router = Router() if router is None else router
+        require(
+            isinstance(self.router, Router),
+            f"router is {router!r}; give a Router, or its choices by name: {{'floor': 0.01}}",
+        )
         check_rule(self.router, self.num_clusters)
 
     @abstractmethod
