@@ -51,7 +51,6 @@ class FederatedClustering(Method):
     name = "federated-clustering"
     remembers_start = True
     sends_one_cluster = True
-    # clients that remember, and plain averages
     needs: ClassVar[Mapping[str, object]] = {
         "stateful": True,
         "server_optimizer": "sgd",
@@ -84,9 +83,9 @@ class FederatedClustering(Method):
 
     def parts(self, client: Roles, draws: Tensor | None = None) -> dict[str, Part]:
         """The model of the client's cluster."""
-        return dict(self.models(client))
+        return dict(self.own_model(client))
 
-    def models(self, client: Roles) -> dict[str, Tensor]:
+    def own_model(self, client: Roles) -> dict[str, Tensor]:
         """w^k = sum_c pi_c^k w_c with a one-hot pi^k."""
         mixture = self.mixture(client.private)
         return {
@@ -109,7 +108,7 @@ class FederatedClustering(Method):
         """m^k <- beta m^k + (1 - beta) (w_0 - w^k); the first is the update itself."""
         axes = client.private[ROUTER].dim() - 1
         fresh = (as_vectors(start.private, axes) == 0).all(dim=-1)
-        before, after = self.models(start), self.models(client)
+        before, after = self.own_model(start), self.own_model(client)
         momenta, centres = {}, {}
         for name, model in before.items():
             update = model - after[name]
