@@ -233,16 +233,16 @@ class Method(ABC):
         """
         return torch.ones(1)
 
+    def mixtures(self, private: dict[str, Tensor], num_clients: int) -> Tensor:
+        """The mixtures of a stack of clients, shape (num_clients, C), also where it keeps nothing private."""
+        return self.mixture(private).expand(num_clients, -1)
+
     def only_cluster(self, private: dict[str, Tensor]) -> Tensor | None:
         """The one cluster that each client of a stack uses, (k,), if its weights of all others stay 0.
 
         The fast engine then leaves the others out. None where weights are soft, or may change.
         """
         return None
-
-    def mixtures(self, private: dict[str, Tensor], num_clients: int) -> Tensor:
-        """The same of a stack of clients: shape (num_clients, C)."""
-        return self.mixture(private).expand(num_clients, -1)
 
     def options(self) -> dict[str, object]:
         """The method's own settings, for the record of a run."""
