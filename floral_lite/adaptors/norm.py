@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from ..errors import InputError
+from ..errors import require
 from .options import Options
 from .vector import VectorAdaptor
 
@@ -31,11 +31,11 @@ def fit_norm(layer: nn.Module, name: str, options: Options) -> VectorAdaptor | N
     kind = "norm"
     if options.norms == "batch_nora" and isinstance(layer, _BatchNorm):
         kind = "batch_nora"
-        if layer.running_mean is None:
-            raise InputError(
-                "norms is 'batch_nora', but the batch norm has track_running_stats=False; Batch-NorA "
-                "needs its statistics: use track_running_stats=True or norms='affine'"
-            )
+        require(
+            layer.running_mean is not None,
+            "norms is 'batch_nora', but the batch norm has track_running_stats=False; Batch-NorA "
+            "needs its statistics: use track_running_stats=True or norms='affine'",
+        )
     return VectorAdaptor(kind, tuple(layer.get_parameter(name).shape))
 
 
