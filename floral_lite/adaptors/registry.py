@@ -87,8 +87,8 @@ KINDS: dict[type[nn.Module], dict[str, Fit]] = {
 def plan(model: nn.Module, options: Options) -> dict[str, Adaptor]:
     """Which parameters of a model get an adaptor, and of what shape.
 
-    Parameters of layers that no kind is made for get none, nor do frozen ones; but where all are frozen, as
-    in a pretrained model of which only adaptors are to be trained, all count but those that layers share.
+    Parameters of layers that KINDS does not list get none, and neither do frozen ones. Where all are frozen,
+    as in a pretrained model of which only adaptors are trained, all get one but those that layers share.
 
     Args:
         model: the base model.
@@ -106,25 +106,26 @@ def plan(model: nn.Module, options: Options) -> dict[str, Adaptor]:
     for layer_name, layer in model.named_modules():
         for parameter_name, fit in _kinds_of(layer).items():
             name = joined(layer_name, parameter_name)
-            if _is_adaptable(layer, parameter_name, name, owners, all_frozen):
-                try:
-                    adaptor = fit(layer, parameter_name, options)
-                except InputError as error:
-                    raise InputError(f"{name} cannot be adapted: {error}") from None
-                if adaptor is not None:
-                    own = tuple(layer._parameters[parameter_name].shape)
-                    require(
-                        tuple(adaptor.shape) == own,
-                        f"the adaptor of {name} is one for the shape {tuple(adaptor.shape)}, and {name} has "
-                        f"{own}: mend the function that KINDS has for {type(layer).__name__}",
-                    )
-                    adaptors[name] = adaptor
-    if not adaptors:
-        known = ", ".join(layer_type.__name__ for layer_type in KINDS)
-        raise InputError(
-            f"the model {type(model).__name__} has nothing to adapt; adaptors exist for {known} "
-            "with parameters that require gradients"
-        )
+            if not _is_adaptable(layer, parameter_name, name, owners, all_frozen):
+                continue
+            try:
+                adaptor = fit(layer, parameter_name, options)
+            except InputError as error:
+                raise InputError(f"{name} cannot be adapted: {error}") from None
+            if adaptor is None:
+                continue
+            own = tuple(layer.get_parameter(parameter_name).shape)
+            require(
+                tuple(adaptor.shape) == own,
+                f"the adaptor of {name} is one for the shape {tuple(adaptor.shape)}, and {name} has "
+                f"{own}: mend the function that KINDS has for {type(layer).__name__}",
+            )
+            adaptors[name] = adaptor
+    require(
+        len(adaptors) > 0,
+        f"the model {type(model).__name__} has nothing to adapt; adaptors exist for "
+        f"{', '.join(kind.__name__ for kind in KINDS)} with parameters that require gradients",
+    )
     return adaptors
 
 
@@ -169,7 +170,7 @@ def _is_adaptable(
         "wrap the model before it is quantised, and make a complex weight of two real ones",
     )
     names = owners[id(parameter)]
-    # freezing is how a user leaves a shared one alone, so it does that too where all are frozen
+    # a user freezes a shared parameter to leave it alone; it is left alone where all are frozen, too
     if not parameter.requires_grad and (len(names) > 1 or not frozen_too):
         return False
     require(
