@@ -15,8 +15,8 @@ from .seeds import check_seed
 
 # Tried one after the other: how many directions of the gradients k-means looks at.
 DIRECTIONS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
-# How far clusters must stand out. On our tasks the effect was 0.1 to 1 where there were none, and 1.39 to 18
-# where k-means found them all. Where it found a part it was 0.5 to 2.1 with few samples or soft clusters, and
+# How far clusters must stand out. On our tasks the effect was 0.1 to 1 without clusters, and 1.39 to 18 where
+# k-means found them all; 0.5 to 2.1 where few samples or soft clusters let it find a part of them only, and
 # up to 5.8 with another C than the true one.
 STANDS_OUT = 1.4
 # Random federations that the clients are compared with, for each number of directions.
@@ -43,11 +43,11 @@ class Found(NamedTuple):
 def find_clusters(gradients: Sequence[Tensor], num_clusters: int, seed: int = 0) -> Found | None:
     """Cluster clients by their gradients, without knowing how large the clusters are.
 
-    Clients differ in more than their clusters: each has other samples, and these differences are larger. But
-    they are as large in many directions, in which clients lie like noise. So all directions are scaled alike,
-    and k-means looks at the first d of them, for several d. Where the clusters show, they leave a
-    smaller share u of the squares unexplained than clusters of Gaussian noise do. By how much is the effect,
-    in deviations of the noise, over sqrt(K), which makes federations of different sizes comparable:
+    Gradients differ more by the clients' samples than by their clusters. But samples spread clients like
+    noise, about equally far in many directions. So all directions are scaled alike, and k-means looks at the
+    first d of them, for several d. True clusters leave a smaller share u of the squares unexplained than
+    k-means leaves in Gaussian noise. The effect is by how much, in standard deviations of the noise, over
+    sqrt(K) to make federations of different sizes comparable:
 
         (mean of log u_noise - log u) / (deviation of log u_noise * sqrt(K)).
 
@@ -57,7 +57,7 @@ def find_clusters(gradients: Sequence[Tensor], num_clusters: int, seed: int = 0)
         seed: of k-means and of the noise, >= 0.
 
     Returns:
-        The clusters of the d with the largest effect; None if there is nothing to look at: C is 1, there are
+        The clusters of the d with the largest effect; None where there is nothing to find: C is 1, there are
         fewer than 2 C clients, or all are alike.
 
     Raises:
@@ -80,7 +80,7 @@ def find_clusters(gradients: Sequence[Tensor], num_clusters: int, seed: int = 0)
         return None
     places = directions(gradients).numpy()
     random = np.random.default_rng(seed)
-    best = None
+    tried = []
     for d in (d for d in DIRECTIONS if d <= min(num_clients // 2, places.shape[1])):
         left, clusters = unexplained(places[:, :d], num_clusters, seed, starts=10)
         noise = [
@@ -88,9 +88,8 @@ def find_clusters(gradients: Sequence[Tensor], num_clusters: int, seed: int = 0)
             for _ in range(NUM_NOISE)
         ]
         effect = float((np.mean(noise) - left) / (np.std(noise) * math.sqrt(num_clients)))
-        if best is None or effect > best.effect:
-            best = Found(torch.from_numpy(clusters).long(), effect)
-    return best
+        tried.append(Found(torch.from_numpy(clusters).long(), effect))
+    return max(tried, key=lambda found: found.effect, default=None)
 
 
 def directions(gradients: Sequence[Tensor]) -> Tensor:
@@ -105,14 +104,15 @@ def directions(gradients: Sequence[Tensor]) -> Tensor:
     """
     total = torch.zeros(len(gradients[0]), len(gradients[0]), dtype=torch.float64)
     for gradient in gradients:
-        # what all have in common says nothing; every layer counts alike
-        # whose squares may be too large for a number of half precision
+        # the squares may overflow in half precision
         gradient = gradient.to(torch.promote_types(gradient.dtype, torch.float32))
+        # what all clients have in common tells nothing
         apart = (gradient - gradient.mean(dim=0)).reshape(len(gradient), -1)
         gram = (apart @ apart.T).cpu().double()
+        # every layer counts alike
         if gram.trace() > 0:
             total += gram / gram.trace()
-    # and so does every client, however little data makes its gradient long
+    # every client counts alike; with little data a gradient is long
     length = total.diagonal().clamp(min=1e-12).sqrt()
     angles = total / length / length[:, None]
     angles = angles - angles.mean(dim=0)
@@ -123,7 +123,7 @@ def directions(gradients: Sequence[Tensor]) -> Tensor:
 
 
 def white(places: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The places, centred, with orthonormal columns as those of `directions` are."""
+    """The places, centred, with orthonormal columns like those of `directions`."""
     orthonormal: NDArray[np.float64] = np.linalg.qr(places - places.mean(axis=0))[0]
     return orthonormal
 
@@ -131,10 +131,7 @@ def white(places: NDArray[np.float64]) -> NDArray[np.float64]:
 def unexplained(
     places: NDArray[np.float64], num_clusters: int, seed: int, starts: int
 ) -> tuple[float, NDArray[np.int32]]:
-    """Log u and the clusters (K,) of k-means; u is the share of the squares that is left within them.
-
-    The places are centred.
-    """
+    """Log u and the clusters (K,) of k-means on centred places; u is the share of squares within clusters."""
     from sklearn.cluster import KMeans
     from sklearn.exceptions import ConvergenceWarning
 
