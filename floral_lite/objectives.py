@@ -1,8 +1,8 @@
 """The objectives, from one model for all to a mixture for each: FL, PFL, CFL, MFL, MFL-WS, FML.
 
-Each is a number to minimise, made from the clients' losses f^k, their weights p(k), and parameters;
-gradients pass through. Where one becomes another, their docstrings say. Weights and mixtures may be of any
-type, one-hot integers too.
+Each is a differentiable scalar to minimise, made of the clients' losses f^k, their weights p(k), and
+parameters. The docstrings say when one becomes another. Weights and mixtures may be of any type, one-hot
+integers too.
 
 Raises:
     InputError: weights, mixtures, models or clusters do not fit the clients, or are not on the simplex.
@@ -64,6 +64,7 @@ def pfl(
         len(models) == len(losses),
         f"models has {len(models)} rows for {len(losses)} clients; give each client a row of its own",
     )
+    # E_k[f^k(w^k)]
     own = _mean(weights, torch.stack([loss(model) for loss, model in zip(losses, models, strict=True)]))
     return own if regularizer is None else own + regularizer(models)
 
@@ -92,13 +93,13 @@ def cfl(
     Source: section 'Federated Learning', (CFL).
     """
     check_clients(losses, weights)
-    named = clusters.flatten().tolist()
+    given = clusters.flatten().tolist()
     require(
-        clusters.shape == (len(losses),) and all(type(c) is int and 0 <= c < len(models) for c in named),
-        f"clusters are {named[:3]}... of {len(named)} clients; each of the {len(losses)} needs an integer in "
+        clusters.shape == (len(losses),) and all(type(c) is int and 0 <= c < len(models) for c in given),
+        f"clusters are {given[:3]}... of {len(given)} clients; each of the {len(losses)} needs an integer in "
         f"[0, {len(models)})",
     )
-    of_clients = torch.stack([loss(models[c]) for loss, c in zip(losses, named, strict=True)])
+    of_clients = torch.stack([loss(models[c]) for loss, c in zip(losses, given, strict=True)])
     weights = weights.to(of_clients)
     means = []
     for c in range(len(models)):
@@ -191,7 +192,8 @@ def fml(
     check_mixtures(mixtures, len(losses), len(models))
     # w^k = sum_c pi_c^k w_c
     personal = torch.einsum("kc,c...->k...", mixtures.to(models), models)
-    return pfl(losses, weights, personal) + (0 if regularizer is None else regularizer(models))
+    mixed = pfl(losses, weights, personal)
+    return mixed if regularizer is None else mixed + regularizer(models)
 
 
 def with_base(base: Tensor, adaptors: Tensor) -> Tensor:
