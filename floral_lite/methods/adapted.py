@@ -52,7 +52,7 @@ class Adapted(Method):
         }
 
     def first_statistics(self, num_clients: int) -> dict[str, Tensor]:
-        """What every client's adaptors of batch norms under Batch-NorA start with, each (K, d)."""
+        """The first local statistics of each batch norm under Batch-NorA, for every client, each (K, d)."""
         return {
             joined(layer, own): self.model.get_buffer(joined(layer, running)).expand(num_clients, -1)
             for layer in adaptors.batch_nora_layers(self.plan)
@@ -60,7 +60,7 @@ class Adapted(Method):
         }
 
     def local_statistics(self, client: Roles) -> dict[str, Statistics]:
-        """Those that the client keeps for its Batch-NorA adaptors."""
+        """The client's own statistics of each batch norm under Batch-NorA."""
         return {
             joined(layer, "weight"): Statistics(
                 client.private[joined(layer, "local_mean")], client.private[joined(layer, "local_variance")]
@@ -91,7 +91,7 @@ class Adapted(Method):
         return {**client.shared, **mixtures}
 
     def precondition(self, client: Roles, gradients: Roles) -> Roles:
-        """Those of the adaptors preconditioned, in whichever role these are."""
+        """The adaptors' gradients preconditioned, be the adaptors clustered or private."""
         if not self.preconditioned:
             return gradients
         own = client.clustered | client.private

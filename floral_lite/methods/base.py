@@ -25,7 +25,7 @@ def trainable(model: nn.Module) -> dict[str, Tensor]:
 
 
 def some_trainable(model: nn.Module) -> dict[str, Tensor]:
-    """The same, for a method that trains nothing beside them.
+    """The parameters that a federation trains, for a method that trains nothing else.
 
     Raises:
         InputError: there are none.
@@ -40,7 +40,7 @@ def some_trainable(model: nn.Module) -> dict[str, Tensor]:
 
 
 def added_up(part: Part) -> Tensor:
-    """The parameter itself, where a method gives its base and its adaptors' parts on their own."""
+    """The parameter itself, also where a method gives its base and its adaptors apart."""
     return part if isinstance(part, Tensor) else part.merged()
 
 
@@ -56,7 +56,7 @@ class Method(ABC):
     `a.reshape(a.shape + (1,) * n)`. Where a method says for a stack something else than for each client, the
     run is refused before it begins; `engine="loop"` asks about one client at a time.
 
-    The server knows averages, and the optimizers of `Settings`: it has no step of the method's own.
+    The server only averages, and applies the optimizer of `Settings`: a method cannot add a step to it.
 
     Example:
         >>> class HalfBack(Method):
@@ -91,10 +91,10 @@ class Method(ABC):
     asks_first: bool = False
     # Whether `penalty` or `finish` look at what the client started the round from.
     remembers_start: ClassVar[bool] = False
-    # Whether a client is always in one cluster, by the method's own rule. The server then needs that one's
-    # tensors, N^k and the cluster's number, which `History.bytes_up` counts; over Flower all C do.
+    # Whether a client is always in one cluster, by the method's own rule. The server then needs only that
+    # one's tensors, N^k and its number: `History.bytes_up` counts these, though over Flower all C are sent.
     sends_one_cluster: ClassVar[bool] = False
-    # The only values of settings, by name, with which the method works; a run with others is refused.
+    # Settings that the method needs, by name, with their values; a run with others is refused.
     needs: ClassVar[Mapping[str, object]] = {}
     # alpha: if positive, a local step takes its gradient g not at w but at w - alpha g(w), on the same batch.
     inner_learning_rate: float = 0.0
@@ -116,7 +116,7 @@ class Method(ABC):
             seed: for whatever starts at random; the same one gives the same state.
 
         Raises:
-            InputError: of this model the method cannot begin: all of it is frozen, say.
+            InputError: the method cannot train this model: all of it is frozen, say.
         """
 
     @abstractmethod

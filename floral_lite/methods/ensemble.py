@@ -80,7 +80,7 @@ class Ensemble(Routed):
         return [{name: models[c] for name, models in each.items()} for c in range(self.num_clusters)]
 
     def networks(self, client: Roles, draws: Tensor | None = None) -> list[dict[str, Part]]:
-        """One of the mixed weights, or the C models."""
+        """The network with the mixed weights, or the C models."""
         return [self.parts(client, draws)] if self.mix == "weights" else self.models(client)
 
     def losses(
@@ -100,8 +100,7 @@ class Ensemble(Routed):
         """g(w^k, x), or sum_c pi_c^k g(w_c, x)."""
         if self.mix == "weights":
             return outputs[0]
-        mixture = self.mixture(client.private)
-        return mixed_outputs(mixture, outputs)
+        return mixed_outputs(self.mixture(client.private), outputs)
 
     def options(self) -> dict[str, object]:
         """C, routing, the router's own choices, and what is mixed."""
