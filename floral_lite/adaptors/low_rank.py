@@ -21,8 +21,8 @@ class LowRankAdaptor:
     the columns, and both end in the rank. A linear layer has one axis each; the kinds of
     convolution LoRA differ in which factor gets which side of the kernel.
 
-    A subclass may start its factors otherwise, but not add something else: wherever that costs less, the
-    factors run beside the weight and nobody asks `delta`.
+    A subclass may start its factors otherwise, but must add the same product: where it costs less, the
+    factors run beside the weight and `delta` is not called.
 
     Args:
         kind: what it is called: "linear", "embedding", or the kind of convolution.
@@ -122,7 +122,7 @@ class LowRankAdaptor:
 
 
 def fit_rank(options: Options, rows: int, columns: int, times: int = 1) -> int:
-    """The rank that was asked for, though no more than that of any m x n matrix; or the budget's.
+    """The rank that was asked for, but at most min(m, n); or the largest that the budget allows.
 
     Args:
         options: with a rank or a budget.
@@ -133,5 +133,5 @@ def fit_rank(options: Options, rows: int, columns: int, times: int = 1) -> int:
     if options.budget is not None:
         return largest_rank(rows * columns, times * (rows + columns), options.budget)
     assert options.rank is not None  # Options asks for one of the two
-    # beyond it U^T U has no inverse, and the preconditioner would magnify rounding by 1 / eps
+    # beyond min(m, n) U^T U has no inverse, and the preconditioner would magnify rounding by 1 / eps
     return min(options.rank, rows, columns)

@@ -16,9 +16,9 @@ class Options:
     """The choices that hold for every adaptor of a model.
 
     Args:
-        rank: r >= 1 of every low-rank adaptor; give this or the budget. Where a weight has fewer
-            rows m or columns n, as a head with two outputs has, it is their number: the adaptor can be any
-            matrix then. (Not so of convolution="filter", where the rank is a multiple of r.)
+        rank: r >= 1 of every low-rank adaptor; give this or the budget. A weight with fewer rows m or
+            columns n, such as a head with two outputs, gets min(m, n), enough for any matrix.
+            (convolution="filter" takes c_out times that.)
         budget: rho in (0, 1], one adaptor's parameters relative to its weight's; each
             layer's rank follows. Vectors (biases, norms) are adapted whole and do not count.
         init: "paper" makes U random and V zero, as the text says; "authors" makes V random
