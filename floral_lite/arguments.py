@@ -9,15 +9,15 @@ from .errors import require
 
 
 def named(single: Mapping[str, object], flag: str, pairs: Sequence[str]) -> dict[str, Any]:
-    """What was given by name: with an option of its own, or as NAME=VALUE, of which VALUE may be JSON.
+    """Arguments by name, from options of their own and from NAME=VALUE pairs, whose VALUE may be JSON.
 
     Args:
-        single: values of the options of their own; None where one was not given.
+        single: values of options of their own; None where one was not given.
         flag: what the pairs were given with.
         pairs: such as "batch_size=4" or "clip_norm=null".
 
     Raises:
-        InputError: one is no pair, or a name was given twice.
+        InputError: a pair is not NAME=VALUE, or a name was given twice.
     """
     found: dict[str, Any] = {name: value for name, value in single.items() if value is not None}
     for pair in pairs:

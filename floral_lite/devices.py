@@ -69,12 +69,12 @@ def send(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
 
 
 def keep_memory() -> None:
-    """Keep the memory that tensors leave, for the next ones, instead of giving it back to the system.
+    """Keep the memory of freed tensors for the next ones, instead of giving it back to the system.
 
-    A round on a CPU makes and drops large tensors all the time, and a page that was given back is cleared
-    before it comes again: up to a fourth of the time of a convolution net. It holds for the whole process,
-    whose memory then does not shrink before it ends; so it is the program that asks for it, as the command
-    line does, not the package. Elsewhere than on Linux with the GNU C library it does nothing.
+    A round on a CPU makes and frees large tensors all the time, and the system clears each page before it
+    gives it out again: up to a fourth of the time of a convolution net. The process's memory then never
+    shrinks, so a program has to ask for this, as the command line does. Only on Linux with the GNU C library
+    does it do anything.
     """
     if sys.platform == "linux" and hasattr(library := ctypes.CDLL(None), "mallopt"):
         library.mallopt(M_MMAP_THRESHOLD, LARGEST)

@@ -111,7 +111,7 @@ def _why_not(model: Floral, name: str) -> str:
         return "PEFT gives one rank to both projections of attention and none to their biases"
     if adaptor.kind in ("norm", "batch_nora"):
         return "PEFT has no adaptors for norms: use norms='none'"
-    # of a registry with entries of a user's own: PEFT would leave out what it does not know without a word
+    # a layer or an adaptor of a user's own in KINDS: PEFT would leave it out without a word
     known = isinstance(layer, (nn.Linear, nn.Embedding, nn.modules.conv._ConvNd))
     if not known or which != ("weight" if isinstance(adaptor, LowRankAdaptor) else "bias"):
         return f"PEFT has no {type(adaptor).__name__} for the {which} of a {type(layer).__name__}"

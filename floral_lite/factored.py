@@ -94,7 +94,7 @@ def embedding(
         u, v = weight.stacked()
         beside = functional.embedding(words, v.mT, padding_idx, *args, **kwargs) @ u
         if padding_idx is not None:
-            # torch gives the padding's vector no gradient here, so that U has none of it either
+            # torch gives the padding word's vector no gradient, so U must not learn from it either
             is_padding = words == padding_idx % len(weight.base)
             beside = torch.where(is_padding[..., None], beside.detach(), beside)
         return functional.embedding(words, weight.base, padding_idx, *args, **kwargs) + beside

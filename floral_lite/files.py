@@ -6,10 +6,10 @@ from pathlib import Path
 
 
 def write_whole(path: Path, content: bytes | memoryview) -> None:
-    """Write a file of this name, whole or not at all, whoever else writes it; what was there is replaced.
+    """Write or replace a file, whole or not at all, even while others write it too.
 
     Raises:
-        OSError: the disk is full, say. What was there is still there, and nothing beside it.
+        OSError: the disk is full, say. The old file is still there, and no half of a new one.
     """
     part = path.with_name(f"{path.name}.{os.getpid()}-{threading.get_ident()}.part")
     try:

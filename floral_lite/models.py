@@ -76,13 +76,13 @@ def vgg8() -> nn.Module:
 class HeConv2d(nn.Conv2d):
     """A convolution whose first weights are N(0, sqrt(2 / (k k c_out))), and whose biases, if any, are zero.
 
-    They are a property of the layer, so that a copy of the model that is drawn anew begins alike.
+    The layer draws them itself, so that a copy of the model that is drawn anew has the same distribution.
 
     Source: the authors' configuration; He et al., 2015, with the outputs counted.
     """
 
     def reset_parameters(self) -> None:
-        """Draw the weights, after those of torch's own layer: the layers behind it begin as with that."""
+        """Draw after torch's own layer has drawn, so that later layers begin as they do behind that one."""
         super().reset_parameters()
         nn.init.kaiming_normal_(self.weight, mode="fan_out", nonlinearity="relu")
         if self.bias is not None:

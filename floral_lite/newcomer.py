@@ -1,8 +1,7 @@
 """A client that was not there in training: its mixture from a few samples, with labels or without.
 
-The server's models stand still. Only the newcomer's C mixture weights are found, in one of two ways: by steps
-on a router, or by a number that each sample gives each cluster, summed and put into the closed form
-pi_c prop exp(-sum_i l_i(c)).
+The models stay as they are; only the newcomer's C mixture weights are found: by steps on a router, or in
+closed form from a number l_i(c) for each sample and cluster, pi_c prop exp(-sum_i l_i(c)).
 """
 
 import math
@@ -22,11 +21,11 @@ def fit_router(
 ) -> Tensor:
     """Gradient steps on a router alone: theta <- theta - eta d loss(softmax(theta)) / d theta.
 
-    Gradients are on inside, so that it may stand among evaluations under no_grad.
+    It turns gradients on, so that it can be called under no_grad.
 
     Args:
-        loss: of a mixture (..., C), a scalar: of labelled samples, or the entropy of predictions. For several
-            newcomers at once the sum of theirs, so that nobody's step depends on another.
+        loss: of a mixture (..., C), a scalar: of labelled samples, or the entropy of predictions. Several
+            newcomers at once need the sum of their losses: then no step depends on the other newcomers.
         logits: theta to start from, such as `uniform_logits(1, C)[0]`, shape (..., C).
         steps: how many, >= 0.
         learning_rate: eta > 0, finite.
@@ -60,7 +59,7 @@ def fit_router(
 
 
 def match_labels(outputs: Tensor, labels: Tensor) -> Tensor:
-    """Bayes' rule, with each cluster as likely as any other before: pi_c prop prod_i p(y_i | x_i, w_c).
+    """Bayes' rule, from a uniform prior over clusters: pi_c prop prod_i p(y_i | x_i, w_c).
 
     It is the closed form of a router that was reset, with the sum of the cross-entropies: eta is N.
 
@@ -95,8 +94,8 @@ def match_labels(outputs: Tensor, labels: Tensor) -> Tensor:
 def minimise_entropy(outputs: Tensor) -> Tensor:
     """Without labels: pi_c prop exp(-sum_i H_i(c)), H_i(c) being the entropy of what model c predicts.
 
-    The bet is that the right model is the surest one. Where clusters give the same inputs other labels, all
-    are as sure, and nothing is learned.
+    It bets that the right model is the surest one. Where clusters differ only in the labels that they give to
+    the same inputs, all models are equally sure, and nothing is learned.
 
     Args:
         outputs: logits of the C clusters' models on the newcomer's samples, shape (..., C, N, L).
@@ -134,9 +133,9 @@ def prototypes(
 
     Raises:
         InputError: the lists are not of the same clients, a label is out of range, or a row of the mixtures
-            is none.
+            is not on the simplex.
 
-    Source: averaged as the class prototypes of Tan et al., 2022 (FedProto), but a cluster; not the paper's.
+    Source: the class prototypes of Tan et al., 2022 (FedProto), here for each cluster; not the paper's.
 
     Example:
         >>> features = [torch.tensor([[1.0], [3.0]]), torch.tensor([[7.0]])]

@@ -31,9 +31,8 @@ def personal_model(task: Task, method: Method, state: Roles | Federation, client
         client: k, in [0, K).
 
     Raises:
-        InputError: there is no such client, another task or method was trained (a state alone does not say
-            of what it is: it must be theirs), or the client answers with a mixture of several networks'
-            outputs.
+        InputError: there is no such client, another task or method was trained (of a state alone that cannot
+            be checked), or the client answers with a mixture of several networks' outputs.
 
     Example:
         >>> from floral_lite import methods, tasks, train
@@ -71,8 +70,8 @@ def personal_floral(task: Task, method: Method, state: Roles | Federation, clien
         client: k, in [0, K).
 
     Raises:
-        InputError: there is no such client, or the method has no adaptors, or task or method are not those
-            that were trained; of a state alone that is not known.
+        InputError: there is no such client, the method has no adaptors, or another task or method was trained
+            (of a state alone that cannot be checked).
     """
     if not isinstance(method, FLoRAL) or isinstance(method, MFLWS):
         raise InputError(

@@ -63,7 +63,7 @@ def preconditioner(
 ) -> Callable[[torch.optim.Optimizer, Any, Any], None]:
     """A hook that preconditions a model's gradients before each step of any torch optimizer.
 
-    It sees to the adaptors that its optimizer trains, so that another optimizer may have the router.
+    It touches only those adaptors that its optimizer trains; the router may have another optimizer.
 
     Args:
         model: whose adaptors the optimizer trains.

@@ -9,9 +9,8 @@ from .federation.history import History
 def recovered(mixture: list[list[float]], clusters: list[int]) -> float:
     """How well the clients' strongest adaptors tell the true clusters apart.
 
-    The adjusted Rand index of the two groupings: 1 where they are the same, near 0 for
-    chance, below 0 where worse than that. It does not ask how strong the strongest adaptor is;
-    History's mismatch does.
+    The adjusted Rand index of the two groupings: 1 where they are the same, near 0 for chance, below 0
+    where worse than that. How strong the strongest adaptor is does not count; in History's mismatch it does.
 
     Args:
         mixture: pi, K lists of C numbers.

@@ -103,9 +103,9 @@ def entropy(mixture: Tensor) -> Tensor:
 def effective_number(mixtures: Tensor) -> Tensor:
     """How many adaptors a federation tells apart: exp(H(mean of pi^k) - mean of H(pi^k)).
 
-    exp(H) of a mixture is the number of adaptors that it would use if it used them all alike. That of the
-    mean mixture alone does not do: it is C where all clients are undecided, too. So what a client spreads by
-    itself is divided out.
+    exp(H) of a mixture counts the adaptors that it uses: n if it uses n of them alike. That of the mean
+    mixture is C where each client uses its own adaptor, but also where all clients are undecided; so the
+    spread of the clients' own mixtures is divided out.
 
     Args:
         mixtures: pi^k, shape (..., K, C).

@@ -105,7 +105,7 @@ def check_floral(model: object) -> None:
 
 def _tensors(model: nn.Module) -> dict[str, Tensor]:
     """Parameters and buffers by name, each once even where two modules share it."""
-    return {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    return dict(model.named_parameters()) | dict(model.named_buffers())
 
 
 def _kind(tensor: Tensor | None) -> str:
