@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -82,7 +82,6 @@ class Floral(nn.Module):
         router: Router | None = None,
         generator: torch.Generator | None = None,
     ) -> None:
-        """Plan the adaptors, then register their tensors, the router and the client's own statistics."""
         super().__init__()
         require(
             isinstance(model, nn.Module),
@@ -163,24 +162,18 @@ class Floral(nn.Module):
         noisy = self.training and self.router.noise
         draws = torch.rand_like(self.router_logits) if noisy else None
         mixture = self.router.mixture(self.router_logits, draws)
-        base, clustered = dict(self.base.named_parameters()), self.clustered()
         if torch.compiler.is_compiling() and not adaptors.batch_nora_layers(self.plan):
             # the compiler sees all of the mixing at once: no need to watch the calls
-            personal = adaptors.personalise(self.plan, base, clustered, mixture)
+            base = dict(self.base.named_parameters())
+            personal = adaptors.personalise(self.plan, base, self.clustered(), mixture)
             return functional_call(self.base, personal, args, kwargs, tie_weights=False)
-        return self._watched(base, clustered, mixture, args, kwargs)
+        return self._watched(mixture, args, kwargs)
 
     # torch.compiler.disable loads the whole compiler on import; torch's own form waits for the first call
     @torch._disable_dynamo  # type: ignore[attr-defined]
-    def _watched(
-        self,
-        base: Mapping[str, Tensor],
-        clustered: Mapping[str, Tensor],
-        mixture: Tensor,
-        args: Any,
-        kwargs: Any,
-    ) -> Any:
+    def _watched(self, mixture: Tensor, args: Any, kwargs: Any) -> Any:
         """The forward pass under a mode that decides, call by call, how to mix; compilers cannot trace it."""
+        base, clustered = dict(self.base.named_parameters()), self.clustered()
         mixtures = {
             name: Mixture(base[name], adaptor, adaptors.factors_of(name, adaptor, clustered), mixture)
             for name, adaptor in self.plan.items()
