@@ -38,24 +38,22 @@ class FedPer(PartlyPrivate):
     name = "fedper"
 
     def __init__(self, model: nn.Module, head: Sequence[str] | str | int | None = None) -> None:
-        """Find the head's parameters."""
         parameters = some_trainable(model)
         layers = list(dict.fromkeys(name.rpartition(".")[0] for name in parameters))
         if head is None:
             head = layers[-1:]
         # --option head=7 comes as a number
         self.head = list(head) if isinstance(head, Sequence) and not isinstance(head, str) else [str(head)]
-        # a model that is one layer has parameters without a prefix
-        inside = {
-            layer: {name for name in parameters if name.startswith(joined(layer, ""))} for layer in self.head
-        }
-        for layer, names in inside.items():
+        private: set[str] = set()
+        for layer in self.head:
+            # a model that is one layer has parameters without a prefix
+            inside = {name for name in parameters if name.startswith(joined(layer, ""))}
             require(
-                len(names) > 0,
+                len(inside) > 0,
                 f"head names {layer!r}, which is no layer with parameters to train; give some of "
                 f"{', '.join(layers)}, or a module that holds some",
             )
-        private = set[str]().union(*inside.values())
+            private |= inside
         require(
             0 < len(private) < len(parameters),
             f"head is {self.head}, {'all' if private else 'nothing'} of the model's parameters; give some of "
