@@ -49,7 +49,6 @@ class Ensemble(Routed):
         router: Router | Mapping[str, float] | None = None,
         mix: Mix = "weights",
     ) -> None:
-        """Keep the choices."""
         check_choice("mix", mix, Mix)
         super().__init__(model, num_clusters, routing, router)
         self.mix = mix
@@ -58,13 +57,12 @@ class Ensemble(Routed):
         """C models, and routers uniform or one-hot."""
         models = [self.model, *(reinitialised(self.model, seed, c) for c in range(1, self.num_clusters))]
         copies = [some_trainable(model) for model in models]
-        first, *others = copies
+        clustered = {name: torch.stack([copy[name].detach() for copy in copies]) for name in copies[0]}
         require(
-            not others or any(not torch.equal(first[name], others[0][name]) for name in first),
+            self.num_clusters == 1 or any(not torch.equal(w[0], w[1]) for w in clustered.values()),
             "all models of the ensemble start alike, and would stay alike: give the model's layers a method "
             "reset_parameters(), which draws their parameters anew",
         )
-        clustered = {name: torch.stack([copy[name].detach() for copy in copies]) for name in first}
         logits = self.first_routers(clusters)
         return Roles({}, clustered, {ROUTER: logits.to(next(iter(clustered.values())))})
 
