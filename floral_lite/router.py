@@ -42,7 +42,6 @@ class Router:
     entropy: float = 0.0
 
     def __post_init__(self) -> None:
-        """Check every range once."""
         for name in self.__dataclass_fields__:
             value = getattr(self, name)
             require(math.isfinite(real_number(name, value)), f"{name} is {value}; it must be finite")

@@ -40,7 +40,6 @@ class Options:
     norms: Norms = "affine"
 
     def __post_init__(self) -> None:
-        """Check every choice once."""
         require(
             (self.rank is None) != (self.budget is None),
             f"rank is {self.rank} and budget is {self.budget}; "

@@ -34,7 +34,6 @@ class Adapted(Method):
         norms: Norms,
         precondition: bool,
     ) -> None:
-        """Plan the adaptors on the model."""
         if rank is None and budget is None:
             budget = 0.01
         require(isinstance(precondition, bool), f"precondition is {precondition!r}; it is True or False")

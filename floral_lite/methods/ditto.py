@@ -35,7 +35,6 @@ class Ditto(Method):
     remembers_start = True
 
     def __init__(self, model: nn.Module, proximal: float = 0.1) -> None:
-        """Keep the model and lambda."""
         require(
             0 <= real_number("proximal", proximal) < math.inf,
             f"proximal is {proximal}; it is lambda, at least 0, and finite: try 0.1",

@@ -18,7 +18,6 @@ class FedAvg(Method):
     name = "fedavg"
 
     def __init__(self, model: nn.Module) -> None:
-        """Keep the model."""
         self.model = model
 
     def initialise(self, clusters: Tensor, seed: int) -> Roles:

@@ -32,7 +32,6 @@ class FedBN(PartlyPrivate):
     name = "fedbn"
 
     def __init__(self, model: nn.Module) -> None:
-        """Find the norms' parameters."""
         parameters = some_trainable(model)
         private = {
             joined(layer, own)

@@ -59,7 +59,6 @@ class FederatedClustering(Method):
     }
 
     def __init__(self, model: nn.Module, num_clusters: int = 4, update_momentum: float = 0.99) -> None:
-        """Keep the choices."""
         require(
             0 <= real_number("update_momentum", update_momentum) < 1,
             f"update_momentum is {update_momentum}; it is beta, in [0, 1): try 0.99",

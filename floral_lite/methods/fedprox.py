@@ -29,7 +29,6 @@ class FedProx(FedAvg):
     remembers_start = True
 
     def __init__(self, model: nn.Module, proximal: float = 0.1) -> None:
-        """Keep the model and mu."""
         require(
             0 <= real_number("proximal", proximal) < math.inf,
             f"proximal is {proximal}; it is mu, at least 0, and finite: try 0.1",

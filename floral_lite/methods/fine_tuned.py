@@ -20,6 +20,5 @@ class FineTuned(FedAvg):
     name = "fine-tuned"
 
     def __init__(self, model: nn.Module) -> None:
-        """Keep the model."""
         super().__init__(model)
         self.adaptation = FedAvg(model)

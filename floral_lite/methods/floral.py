@@ -52,7 +52,6 @@ class FLoRAL(Adapted, Routed):
         router: Router | Mapping[str, float] | None = None,
         precondition: bool = True,
     ) -> None:
-        """Plan the adaptors on the model."""
         Routed.__init__(self, model, num_clusters, routing, router)
         Adapted.__init__(self, model, rank, budget, init, convolution, biases, norms, precondition)
 

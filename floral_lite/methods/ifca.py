@@ -35,7 +35,6 @@ class IFCA(Ensemble):
     sends_one_cluster = True
 
     def __init__(self, model: nn.Module, num_clusters: int = 4) -> None:
-        """Keep the choices."""
         super().__init__(model, num_clusters)
 
     def initialise(self, clusters: Tensor, seed: int) -> Roles:

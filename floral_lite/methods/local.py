@@ -23,5 +23,4 @@ class Local(PartlyPrivate):
     name = "local"
 
     def __init__(self, model: nn.Module) -> None:
-        """All of the model's trainable parameters are private."""
         super().__init__(model, private=trainable(model))

@@ -39,7 +39,6 @@ class LocalAdaptor(Adapted):
         norms: Norms = "affine",
         precondition: bool = True,
     ) -> None:
-        """Plan the adaptors on the model."""
         super().__init__(model, rank, budget, init, convolution, biases, norms, precondition)
 
     def initialise(self, clusters: Tensor, seed: int) -> Roles:

@@ -69,7 +69,6 @@ class MFL(MixedLosses, Ensemble):
         routing: Routing = "learned",
         router: Router | Mapping[str, float] | None = None,
     ) -> None:
-        """Keep the choices."""
         super().__init__(model, num_clusters, routing, router, mix="outputs")
 
     def options(self) -> dict[str, object]:

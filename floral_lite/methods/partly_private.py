@@ -23,7 +23,6 @@ class PartlyPrivate(Method):
     """
 
     def __init__(self, model: nn.Module, private: Collection[str]) -> None:
-        """Keep the model and the names."""
         self.model = model
         self.private = {private} if isinstance(private, str) else set(private)
         check_names("parameter to train", sorted(self.private), trainable(model))

@@ -33,7 +33,6 @@ class PerFedAvg(FedAvg):
     name = "per-fedavg"
 
     def __init__(self, model: nn.Module, inner_learning_rate: float = 0.01) -> None:
-        """Keep the model and alpha."""
         require(
             0 < real_number("inner_learning_rate", inner_learning_rate) < math.inf,
             f"inner_learning_rate is {inner_learning_rate}; it must be positive, and finite: try 0.01",

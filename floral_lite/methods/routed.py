@@ -44,7 +44,6 @@ class Routed(Method):
         routing: Routing,
         router: Router | Mapping[str, float] | None,
     ) -> None:
-        """Keep the choices."""
         check_choice("routing", routing, Routing)
         self.model = model
         self.num_clusters = check_num_clusters(num_clusters)
