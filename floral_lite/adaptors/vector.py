@@ -50,11 +50,10 @@ def mixed(mixture: Tensor, tensors: Tensor) -> Tensor:
         >>> mixed(torch.tensor([0.25, 0.75]), torch.tensor([[4.0, 0.0], [0.0, 4.0]]))
         tensor([1., 3.])
     """
-    stack = mixture.shape[:-1]
     # S as one axis, since it may have none
     rows = tensors.reshape(*mixture.shape, -1)
     total = torch.einsum("...c,...cl->...l", mixture.to(tensors.dtype), rows)
-    return total.reshape((*stack, *tensors.shape[mixture.dim() :]))
+    return total.reshape(mixture.shape[:-1] + tensors.shape[mixture.dim() :])
 
 
 def fit_bias(layer: nn.Module, name: str, options: Options) -> VectorAdaptor | None:
