@@ -2,8 +2,7 @@
 
 For a linear layer (m, n), C adaptors of rank r and B inputs, mixing the weights first costs
 C r m n multiply-adds; running the factors beside the layer costs B C r (m + n). The functions
-here leave out the common C r: a weight merges at the price of its size, m n, and its factors
-run at what each function returns, B (m + n) for a linear layer.
+below return the cost of the factors without the common C r, to compare with the weight's size m n.
 """
 
 from collections.abc import Callable, Mapping
@@ -36,7 +35,7 @@ class Mixture:
         self._merged: Tensor | None = None
 
     def merged(self) -> Tensor:
-        """The sum, in the parameter's shape; computed once, but not kept from a part without gradients."""
+        """The sum, in the parameter's shape; computed once, and again if only now gradients are asked for."""
         if self._merged is None or (torch.is_grad_enabled() and not self._merged.requires_grad):
             self._merged = self.base + self.delta()
         return self._merged

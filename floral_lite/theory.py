@@ -83,9 +83,9 @@ def bound_terms(
 ) -> dict[str, Tensor]:
     """What bounds E f_c(w_hat_T) - f_c(w_c*), term by term; all arguments broadcast.
 
-    It holds for the paper's proof: in every step each place of the average asks a new client, drawn with
-    p(k | c). With clients who are kept for a round of H steps the noise is H times as large. With a client of
-    its own in each place, as in a federation, wrong weights cost in the order of G^2 ||delta_c,t||_1^2 / mu.
+    As in the paper's proof, each term of the average is in every step another client, drawn with p(k | c).
+    Where clients stay for a round of H steps, the noise is H times as large. Where each term is a client of
+    its own, as in a federation, wrong weights cost in the order of G^2 ||delta_c,t||_1^2 / mu.
 
     Args:
         steps: T >= 1.

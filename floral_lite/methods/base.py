@@ -52,9 +52,9 @@ class Method(ABC):
     `precondition` may still move it, `momentum` lets it roll on, and `weight_decay` shrinks it.
 
     The fast engine asks about many clients at once: each tensor then has an axis of clients in front. Count
-    axes from the last one, and let a client's number `a` meet a tensor of n axes as
-    `a.reshape(a.shape + (1,) * n)`. Where a method says for a stack something else than for each client, the
-    run is refused before it begins; `engine="loop"` asks about one client at a time.
+    axes from the last one, and combine a number `a` of each client with a tensor of n axes as
+    `a.reshape(a.shape + (1,) * n)`. A method that answers otherwise for a stack than for each client is
+    refused before the run begins; `engine="loop"` asks about one client at a time.
 
     The server only averages, and applies the optimizer of `Settings`: a method cannot add a step to it.
 
@@ -177,7 +177,7 @@ class Method(ABC):
     def draw(self, num_steps: int, generator: torch.Generator) -> Tensor | None:
         """Whatever the method needs at random in training, a row a step; None if nothing.
 
-        A row may also say what a step is for: `parts` that detach the rest train head and body in turns.
+        A row may also say what a step trains: with it `parts` can detach the rest, head and body in turns.
         """
         return None
 

@@ -39,5 +39,5 @@ class PartlyPrivate(Method):
         return Roles(shared, {}, private)
 
     def parts(self, client: Roles, draws: Tensor | None = None) -> dict[str, Part]:
-        """w^k: the shared parameters and the client's own; running statistics are none of them."""
+        """w^k: the shared parameters and the client's own; running statistics are not among them."""
         return {**client.shared, **{name: client.private[name] for name in self.private}}

@@ -26,9 +26,9 @@ class Routed(Method):
             "learned": from uniform by gradient, as in the paper.
             "closed-form": -f^k(w_c) when a round begins; with a router of temperature 1 / eta and a
             router_learning_rate of 0 this is the paper's closed form.
-            "clustered" (ours): learned, but from where it leans on the cluster that the server finds in the
-            clients' first gradients, see `federation/asking.py`; from uniform where it finds none. Clients
-            that keep nothing (`stateful=False`) begin each round there.
+            "clustered" (ours): learned, but it starts leaning on the cluster that the server finds in the
+            clients' first gradients, see `federation/asking.py`; uniform where it finds none. Clients that
+            keep nothing (`stateful=False`) begin each round there.
             "optimal": the one-hot of the true cluster, modulo C.
         router: temperature, floor, noise and entropy of the routers, as a Router or by name; the
             paper's if None. A rule of your own is a subclass of Router with another `mixture`.
@@ -78,7 +78,7 @@ class Routed(Method):
         return self.router.penalty(client.private[ROUTER])
 
     def candidates(self, client: Roles) -> list[dict[str, Part]]:
-        """The C models, where their losses make the router."""
+        """The C models, if the router is made of their losses."""
         return self.models(client) if self.routing == "closed-form" else []
 
     def begin(self, client: Roles, losses: Tensor | None) -> Roles:
