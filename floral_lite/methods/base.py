@@ -15,6 +15,9 @@ from ..roles import Roles
 # What a method makes of one of the model's parameters: a tensor, or what is still to be added up.
 Part = Tensor | Mixture | Blend
 
+# The task's loss of outputs (..., B, *), for every sample: (..., B).
+SampleLoss = Callable[[Tensor], Tensor]
+
 # The private parameter that holds theta; it is trained with the router's own learning rate.
 ROUTER = "router_logits"
 
@@ -139,11 +142,7 @@ class Method(ABC):
         return [self.parts(client, draws)]
 
     def losses(
-        self,
-        client: Roles,
-        outputs: list[Tensor],
-        sample_loss: Callable[[Tensor], Tensor],
-        draws: Tensor | None = None,
+        self, client: Roles, outputs: list[Tensor], sample_loss: SampleLoss, draws: Tensor | None = None
     ) -> Tensor:
         """The training loss of every sample, made of what the networks say about it.
 

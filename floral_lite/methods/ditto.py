@@ -1,13 +1,12 @@
 """Ditto: a global model, and beside it a model of each client's own that is held near it."""
 
 import math
-from collections.abc import Callable
 
 from torch import Tensor, nn
 
 from ..errors import real_number, require
 from ..roles import Roles, squared_distance
-from .base import Method, Part, some_trainable
+from .base import Method, Part, SampleLoss, some_trainable
 
 # Before the names of a client's own parameters.
 OWN = "own."
@@ -63,11 +62,7 @@ class Ditto(Method):
         return [self.parts(client), dict(client.shared)]
 
     def losses(
-        self,
-        client: Roles,
-        outputs: list[Tensor],
-        sample_loss: Callable[[Tensor], Tensor],
-        draws: Tensor | None = None,
+        self, client: Roles, outputs: list[Tensor], sample_loss: SampleLoss, draws: Tensor | None = None
     ) -> Tensor:
         """f^k(v) + f^k(w): neither's gradient sees the other."""
         own, shared = outputs

@@ -1,6 +1,6 @@
 """Ensemble: C whole models, and a private router that mixes their weights or their outputs."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Literal
 
 import torch
@@ -12,7 +12,7 @@ from ..factored import Blend
 from ..models import reinitialised
 from ..roles import Roles
 from ..router import Router
-from .base import ROUTER, Part, some_trainable
+from .base import ROUTER, Part, SampleLoss, some_trainable
 from .routed import Routed, Routing
 
 Mix = Literal["weights", "outputs"]
@@ -82,11 +82,7 @@ class Ensemble(Routed):
         return [self.parts(client, draws)] if self.mix == "weights" else self.models(client)
 
     def losses(
-        self,
-        client: Roles,
-        outputs: list[Tensor],
-        sample_loss: Callable[[Tensor], Tensor],
-        draws: Tensor | None = None,
+        self, client: Roles, outputs: list[Tensor], sample_loss: SampleLoss, draws: Tensor | None = None
     ) -> Tensor:
         """l(g(w^k, x)), or l(sum_c pi_c^k g(w_c, x))."""
         if self.mix == "weights":

@@ -1,12 +1,10 @@
 """FedEM: each sample comes from one of C models, and it is learned from which."""
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
 from ..roles import Roles
-from .base import ROUTER
+from .base import ROUTER, SampleLoss
 from .mfl import MFL
 
 
@@ -37,11 +35,7 @@ class FedEM(MFL):
     name = "fedem"
 
     def losses(
-        self,
-        client: Roles,
-        outputs: list[Tensor],
-        sample_loss: Callable[[Tensor], Tensor],
-        draws: Tensor | None = None,
+        self, client: Roles, outputs: list[Tensor], sample_loss: SampleLoss, draws: Tensor | None = None
     ) -> Tensor:
         """-log sum_c pi_c exp(-l_c)."""
         mixture = self.router.mixture(client.private[ROUTER], draws)

@@ -1,6 +1,6 @@
 """MFL: C losses a step, mixed by a private router; of whole models, or of one base with C adaptors."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from ..errors import require
 from ..roles import Roles
 from ..router import Router
-from .base import ROUTER, Part
+from .base import ROUTER, Part, SampleLoss
 from .ensemble import Ensemble, mixed_outputs
 from .floral import FLoRAL
 from .routed import Routed, Routing
@@ -18,11 +18,7 @@ class MixedLosses(Routed):
     """What (MFL) and (MFL-WS) share: the mixture of C networks' losses, and of their predictions."""
 
     def losses(
-        self,
-        client: Roles,
-        outputs: list[Tensor],
-        sample_loss: Callable[[Tensor], Tensor],
-        draws: Tensor | None = None,
+        self, client: Roles, outputs: list[Tensor], sample_loss: SampleLoss, draws: Tensor | None = None
     ) -> Tensor:
         """sum_c pi_c^k l(g(w_c, x))."""
         mixture = self.router.mixture(client.private[ROUTER], draws)
