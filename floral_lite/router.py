@@ -184,8 +184,8 @@ def one_hot_logits(clusters: Tensor, num_clusters: int) -> Tensor:
         >>> Router().mixture(one_hot_logits(torch.tensor([2]), 4))
         tensor([[0., 0., 1., 0.]])
     """
-    chosen = torch.nn.functional.one_hot(clusters.long() % num_clusters, num_clusters).bool()
-    return torch.zeros_like(chosen, dtype=torch.get_default_dtype()).masked_fill(~chosen, -torch.inf)
+    # theta = log pi: log 1 = 0 and log 0 = -inf
+    return torch.nn.functional.one_hot(clusters.long() % num_clusters, num_clusters).log()
 
 
 def leaning_logits(clusters: Tensor, num_clusters: int, weight: float) -> Tensor:
