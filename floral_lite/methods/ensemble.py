@@ -29,8 +29,7 @@ class Ensemble(Routed):
             their own, since models that start alike stay alike.
         num_clusters: C >= 1.
         routing: "learned", "closed-form", "clustered" or "optimal", see Routed.
-        router: temperature, floor, noise and entropy of the routers, as a Router or by name; the
-            paper's if None.
+        router: a Router, or its choices by name, see Routed; the paper's if None.
         mix: "weights" or "outputs".
 
     Raises:

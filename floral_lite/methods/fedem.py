@@ -23,8 +23,7 @@ class FedEM(MFL):
         model: the first of the C models; the others have first parameters of their own.
         num_clusters: C >= 1.
         routing: "learned", "closed-form", "clustered" or "optimal", see Routed.
-        router: temperature, floor, noise and entropy of the routers, as a Router or by name; the
-            paper's if None.
+        router: a Router, or its choices by name, see Routed; the paper's if None.
 
     Raises:
         InputError: an argument is out of range.
@@ -42,5 +41,5 @@ class FedEM(MFL):
         each = torch.stack([sample_loss(output) for output in outputs], dim=-2)  # l_c, (..., C, B)
         weights = mixture[..., None]
         # log pi_c - l_c, and -inf where pi_c = 0; log 0 itself would have an infinite slope
-        weighed = weights.masked_fill(weights == 0, 1).log() - each
-        return -torch.logsumexp(weighed.masked_fill(weights == 0, -torch.inf), dim=-2)
+        weighted = weights.masked_fill(weights == 0, 1).log() - each
+        return -torch.logsumexp(weighted.masked_fill(weights == 0, -torch.inf), dim=-2)

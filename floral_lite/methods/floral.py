@@ -26,8 +26,7 @@ class FLoRAL(Adapted, Routed):
         budget: rho in (0, 1]; 0.01 if neither is given.
         routing: "learned", as the paper does; "closed-form", "clustered" or "optimal", see Routed.
         init, convolution, biases, norms: what the adaptors are, see Options.
-        router: temperature, floor, noise and entropy of the routers, as a Router or by name;
-            the paper's if None.
+        router: a Router, or its choices by name, see Routed; the paper's if None.
         precondition: precondition the adaptors' gradients, with epsilon = 1e-5.
 
     Raises:

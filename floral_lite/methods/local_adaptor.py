@@ -43,10 +43,9 @@ class LocalAdaptor(Adapted):
 
     def initialise(self, clusters: Tensor, seed: int) -> Roles:
         """The base as it is, and for each client an adaptor that adds nothing."""
-        shared = trainable(self.model)
         own = self.first_adaptors(1, seed)
         private = {name: tensor.expand(len(clusters), *tensor.shape) for name, tensor in own.items()}
-        return Roles(shared, {}, private | self.first_statistics(len(clusters)))
+        return Roles(trainable(self.model), {}, private | self.first_statistics(len(clusters)))
 
     def parts(self, client: Roles, draws: Tensor | None = None) -> dict[str, Part]:
         """w^k = u + a^k: a mixture of one."""

@@ -29,11 +29,11 @@ class MixedLosses(Routed):
         mixture = self.mixture(client.private)
         if not classifies:
             return mixed_outputs(mixture, outputs)
-        weighed = [
+        weighted = [
             pi[..., None, None].log() + output.log_softmax(dim=-1)
             for pi, output in zip(mixture.unbind(-1), outputs, strict=True)
         ]
-        return torch.stack(weighed).logsumexp(dim=0)
+        return torch.stack(weighted).logsumexp(dim=0)
 
 
 class MFL(MixedLosses, Ensemble):
@@ -47,8 +47,7 @@ class MFL(MixedLosses, Ensemble):
         model: the first of the C models; the others have first parameters of their own.
         num_clusters: C >= 1.
         routing: "learned", "closed-form", "clustered" or "optimal", see Routed.
-        router: temperature, floor, noise and entropy of the routers, as a Router or by name; the
-            paper's if None.
+        router: a Router, or its choices by name, see Routed; the paper's if None.
 
     Raises:
         InputError: an argument is out of range.
@@ -86,7 +85,7 @@ class MFLWS(MixedLosses, FLoRAL):
         routing: "learned", "closed-form", "clustered" or "optimal".
         init, convolution, biases: what the adaptors are.
         norms: "affine" or "none"; under Batch-NorA a norm has statistics of the client's one network.
-        router: of the routers; the paper's if None.
+        router: a Router, or its choices by name, see Routed; the paper's if None.
         precondition: precondition the adaptors' gradients.
 
     Raises:
