@@ -159,8 +159,7 @@ class Floral(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The base model's forward pass with the personal parameters: f(sum_c pi_c w_c)."""
-        noisy = self.training and self.router.noise
-        draws = torch.rand_like(self.router_logits) if noisy else None
+        draws = torch.rand_like(self.router_logits) if self.training and self.router.noise else None
         mixture = self.router.mixture(self.router_logits, draws)
         if torch.compiler.is_compiling() and not adaptors.batch_nora_layers(self.plan):
             # the compiler sees all of the mixing at once: no need to watch the calls
