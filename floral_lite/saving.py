@@ -40,9 +40,11 @@ def save(model: Floral, path: str | Path) -> None:
         **asdict(model.options),
         "router": asdict(model.router),
     }
-    # copies, since a file has no two tensors in one memory
-    rows = torch.contiguous_format
-    tensors = {name: tensor.detach().clone(memory_format=rows) for name, tensor in _tensors(model).items()}
+    # copies, since a file takes neither tensors that share memory nor ones that are not contiguous
+    tensors = {
+        name: tensor.detach().clone(memory_format=torch.contiguous_format)
+        for name, tensor in _tensors(model).items()
+    }
     told = json.dumps(settings, default=float)  # NumPy's floats too
     content = safetensors.torch.save(tensors, {"floral_lite": __version__, "settings": told})
     write_whole(Path(path), content)
