@@ -112,10 +112,10 @@ class FederatedClustering(Method):
         for name, model in before.items():
             update = model - after[name]
             name = MOMENTUM + name
-            going_on = self.update_momentum * start.private[name] + (1 - self.update_momentum) * update
-            first = fresh.reshape((*fresh.shape, *[1] * (update.dim() - axes)))
-            momenta[name] = torch.where(first, update, going_on)
-            # all centres, since only that of the client's own cluster has weight in the average
+            smoothed = self.update_momentum * start.private[name] + (1 - self.update_momentum) * update
+            is_first = fresh.reshape((*fresh.shape, *[1] * (update.dim() - axes)))
+            momenta[name] = torch.where(is_first, update, smoothed)
+            # for all C centres: only that of the client's own cluster has weight in the average
             centres[name] = momenta[name].unsqueeze(axes).expand_as(client.clustered[name])
         return Roles(client.shared, client.clustered | centres, client.private | momenta)
 
@@ -129,6 +129,6 @@ class FederatedClustering(Method):
 
 
 def as_vectors(named: dict[str, Tensor], axes: int) -> Tensor:
-    """All momenta, or all of their centres, as vectors (..., D); that many axes are in front."""
+    """All momenta, or all of their centres, as vectors (..., D), with so many axes in front."""
     momenta = [tensor for name, tensor in named.items() if name.startswith(MOMENTUM)]
     return torch.cat([tensor.reshape(*tensor.shape[:axes], -1) for tensor in momenta], dim=-1)
