@@ -15,7 +15,7 @@ LARGEST = 2**31 - 1
 
 
 def devices() -> list[str]:
-    """The names of those that are there, the fastest first and "cpu" last."""
+    """The names of this machine's devices, the fastest first and "cpu" last."""
     mps = ["mps"] if torch.backends.mps.is_available() else []
     return [*(f"cuda:{index}" for index in range(torch.cuda.device_count())), *mps, "cpu"]
 
@@ -62,7 +62,7 @@ def processor() -> str:
 
 
 def send(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """The tensor on a device, itself where it is there; nothing waits for what a GPU is still computing."""
+    """The tensor on a device, itself if it is there already; nothing waits for what a GPU still computes."""
     if device.type == "cuda" and tensor.is_cpu:
         return tensor.pin_memory().to(device, non_blocking=True)
     return tensor.to(device)

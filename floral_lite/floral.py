@@ -183,7 +183,7 @@ class Floral(nn.Module):
             for layer in adaptors.batch_nora_layers(self.plan)
         }
         with Mixing(mixtures, statistics, self.mixing) as mixing:
-            # every adapted parameter has one owner; tied, a module under two names would not get its own back
+            # tied, a module under two names would not get its parameters back; adapted ones have one owner
             return functional_call(self.base, mixing.placeholders, args, kwargs, tie_weights=False)
 
     @torch.no_grad()

@@ -41,8 +41,8 @@ def fit_conv(layer: nn.Module, name: str, options: Options) -> LowRankAdaptor:
       costs least; in one dimension, where there is one side, the cheaper channel kind.
     - "channel_out", "channel_in": all sides with U, or with V; "channel": the cheaper one.
     - "filter": "balanced" with c_out times the rank, so that every k_1 x k_2 filter can
-      be changed on its own. The printed sum runs over r of these c_out r channels; the
-      shapes and the count, and so the chain of convolutions, have all of them.
+      be changed on its own. (The paper prints a sum over r channels; its shapes and its
+      count of parameters have c_out r, as here.)
     - "reshaped": as "channel", but trained as one matrix: preconditioned like a linear layer.
 
     Raises:
@@ -60,7 +60,7 @@ def fit_conv(layer: nn.Module, name: str, options: Options) -> LowRankAdaptor:
         return shape[output] * kernel_of_u, shape[inputs] * (prod(shape[2:]) // kernel_of_u)
 
     channel: list[tuple[int, ...]] = [sides, ()]
-    # every way to deal the sides with at least one for each factor, the last side with U first
+    # every way to deal the sides with at least one for each factor; where they cost the same, U gets the last
     shared = [part for size in range(1, len(sides)) for part in combinations(sides[::-1], size)]
     choices: dict[str, list[tuple[int, ...]]] = {
         "channel_out": [sides],
