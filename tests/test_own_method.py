@@ -465,3 +465,19 @@ class Sharpened(Router):
 def test_a_router_of_ones_own_agrees(task: Task) -> None:
     method = methods.FLoRAL(task.model, num_clusters=2, rank=1, router=Sharpened(noise=0.5))
     agree(*(train(task, method, engine=engine) for engine in ("fast", "loop")))
+
+
+class Softened(Router):
+    """A rule by which even a one-hot router gives all adaptors some weight."""
+
+    def mixture(self, router_logits: Tensor, draws: Tensor | None = None) -> Tensor:
+        mixture = super().mixture(router_logits, draws)
+        return (mixture + 1 / mixture.shape[-1]) / 2
+
+
+@pytest.mark.parametrize("take", [methods.FLoRAL, methods.Ensemble])
+def test_a_fixed_router_that_a_rule_of_ones_own_softens_keeps_all_clusters(task: Task, take: Any) -> None:
+    method = take(task.model, num_clusters=2, routing="optimal", router=Softened())
+    ends = [train(task, method, engine=engine) for engine in ("fast", "loop")]
+    agree(*ends)
+    assert torch.tensor(ends[0].history.evaluated[-1].mixture).min() == pytest.approx(0.25)

@@ -88,8 +88,12 @@ class Routed(Method):
         return client._replace(private=client.private | {ROUTER: -losses.to(client.private[ROUTER])})
 
     def only_cluster(self, private: dict[str, Tensor]) -> Tensor | None:
-        """The cluster of each router that is one-hot and stays so; noise or a floor give others weight."""
-        soft = self.routing != "optimal" or self.router.floor or self.router.noise
+        """The cluster of each router that is one-hot and stays so.
+
+        Noise, a floor, or a user's own rule may give the other clusters weight.
+        """
+        router = self.router
+        soft = self.routing != "optimal" or router.floor or router.noise or type(router) is not Router
         return None if soft else private[ROUTER].argmax(dim=-1)
 
     def mixture(self, private: dict[str, Tensor]) -> Tensor:
