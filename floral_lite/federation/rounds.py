@@ -130,13 +130,15 @@ def stacked_rounds(
                 ]
         seconds = (time.perf_counter() - began) / len(runs)
 
-        after, entries = [], []
+        after = []
         for member, federation, (average, losses) in zip(members, federations, results, strict=True):
-            entries.append(Round(number, train_loss(member.task, losses, settings, number), seconds))
+            entry = Round(number, train_loss(member.task, losses, settings, number), seconds)
             state, moments = average, federation.moments
             if number > asked:
                 state, moments = server_step(member.state, average, moments, settings, number - asked)
-            after.append(Federation(federation.history, state, moments))
+            # not appended: who holds the federation of the round before keeps that one's history
+            history = replace(federation.history, rounds=[*federation.history.rounds, entry])
+            after.append(Federation(history, state, moments))
         federations = after
         if settings.evaluate_every and (number % settings.evaluate_every == 0 or number == settings.rounds):
             members = [
@@ -155,17 +157,10 @@ def stacked_rounds(
                         loop.evaluate_clients(*member[:4], settings, member.seed, number)
                         for member in members
                     ]
-            for entry, member, of_run in zip(entries, members, scores, strict=True):
+            for federation, member, of_run in zip(federations, members, scores, strict=True):
                 ask = member.method.mixtures if engine == "fast" else partial(loop.mixtures, member.method)
                 mixture = ask(member.state.private, member.task.num_clients)
-                add_scores(entry, member.task, mixture, of_run, settings)
-        # not appended: an interruption finds the rounds before this one with the parameters before it
-        federations = [
-            federation._replace(
-                history=replace(federation.history, rounds=[*federation.history.rounds, entry])
-            )
-            for federation, entry in zip(federations, entries, strict=True)
-        ]
+                add_scores(federation.history.rounds[-1], member.task, mixture, of_run, settings)
         yield federations
 
 
