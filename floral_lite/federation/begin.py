@@ -8,7 +8,6 @@ import torch
 
 from ..errors import InputError, require
 from ..methods import Method
-from ..roles import Roles
 from .asking import ask, asked_rounds
 from .own_method import check_own
 from .record import check_one_configuration, check_same_run, check_same_shapes, new_history
@@ -78,25 +77,25 @@ def check_resumed(fresh: Sequence[Federation], resumed: Sequence[Federation], se
         len(resumed) == len(fresh),
         f"the run to be resumed has {len(resumed)} seeds, and {len(fresh)} were given: give as many",
     )
-    done = sorted({len(old.history.rounds) for old in resumed})
+    lengths = sorted({len(old.history.rounds) for old in resumed})
     require(
-        len(done) == 1,
-        f"the runs to be resumed have done {done} rounds: only those of the same round go on together, so "
+        len(lengths) == 1,
+        f"the runs to be resumed have done {lengths} rounds: only those of the same round go on together, so "
         "train the others apart",
     )
+    (done,) = lengths
     for old, new in zip(resumed, fresh, strict=True):
         check_same_run(old.history, new.history)
         check_same_shapes(old.tensors(), new.tensors())
         require(
-            len(old.history.rounds) <= settings.rounds,
-            f"rounds is {settings.rounds}, but the run to be resumed has done {len(old.history.rounds)} "
-            "already: give at least as many",
+            done <= settings.rounds,
+            f"rounds is {settings.rounds}, but the run to be resumed has done {done} already: give at least "
+            "as many",
         )
-        last = old.history.rounds[-1:]
         require(
-            len(old.history.rounds) < settings.rounds
+            done < settings.rounds
             or not settings.evaluate_every
-            or last == old.history.evaluated[-1:],
+            or old.history.rounds[-1].test_loss is not None,
             f"rounds is {settings.rounds}, which the run to be resumed has done, and it was not evaluated "
             "there: give more rounds",
         )
@@ -114,26 +113,21 @@ def go_on(
         check_resumed(fresh, resumed, settings)
     except InputError as error:
         raise OtherRun(str(error)) from None
+
+    def moved(tensor: torch.Tensor) -> torch.Tensor:
+        # a copy: a file's tensors begin anywhere in memory, and products of such tensors round otherwise
+        return tensor.to(device).clone()
+
+    federations = []
     for old, new in zip(resumed, fresh, strict=True):
         new.history.rounds.extend(old.history.rounds)
-    return [
-        Federation(
-            new.history,
-            # in the new state's order, which no file keeps: then a clip's norm is the same sum. Copies, since
-            # a file's tensors may begin anywhere in memory, and products of such ones are rounded otherwise
-            Roles(
-                *(
-                    {name: role[name].to(device).clone() for name in like}
-                    for role, like in zip(old.state, new.state, strict=True)
-                )
-            ),
-            {
-                name: moment.map(lambda tensor: tensor.to(device).clone())
-                for name, moment in old.moments.items()
-            },
+        # in the new state's order, which no file keeps: then a clip's norm is the same sum
+        state = new.state.with_tensors(
+            moved(role[name]) for role, like in zip(old.state, new.state, strict=True) for name in like
         )
-        for old, new in zip(resumed, fresh, strict=True)
-    ]
+        moments = {name: moment.map(moved) for name, moment in old.moments.items()}
+        federations.append(Federation(new.history, state, moments))
+    return federations
 
 
 def on_model(method: Method, model: torch.nn.Module) -> Method:
