@@ -43,17 +43,15 @@ def stacked_step(
     """
     take = partial(_gradients, task, method, layers, settings, start, batch)
     plain = not settings.momentum and settings.clip_norm is None
+    losses, gradients = take(client, fuse=plain and not method.inner_learning_rate)
     if method.inner_learning_rate:
-        _, gradients = take(client, fuse=False)
-        losses, gradients = take(ahead(method, client, client.with_tensors(gradients)), fuse=False)
-    else:
-        losses, gradients = take(client, fuse=plain)
+        losses, gradients = take(ahead(method, client, gradients), fuse=False)
     with torch.no_grad():
         if plain:
-            _descend(method, client, client.with_tensors(gradients), settings)
+            _descend(method, client, gradients, settings)
         else:
             steps = torch.vmap(partial(descend, method, settings=settings))
-            stepped, moving = steps(client, client.with_tensors(gradients), velocity)
+            stepped, moving = steps(client, gradients, velocity)
             client.copy_(stepped)
             velocity.copy_(moving)
     return losses
@@ -68,42 +66,41 @@ def _gradients(
     batch: Batch,
     client: Roles,
     fuse: bool,
-) -> tuple[Tensor, list[Any]]:
-    """The losses (k,) and the gradients; None for weights that take their steps in the backward pass."""
+) -> tuple[Tensor, Roles]:
+    """The losses (k,) and the gradients, without those of weights that step in the backward pass."""
     leaves = client.map(lambda tensor: tensor.detach().requires_grad_())
     networks = method.networks(leaves, batch.noise)
     # never those that a penalty or a second network sees too; a user's own verb may use a weight, or its
     # gradient, a second time: then all gradients are computed before the first step is taken
-    untouched: list[Tensor] = []
     verbs = ("parts", "networks", "losses", "penalty", "precondition")
     known = all(getattr(type(method), verb).__module__.startswith("floral_lite.") for verb in verbs)
-    if known and not method.remembers_start and len(networks) == 1:
-        untouched = [*leaves.shared.values(), *leaves.clustered.values()]
-    fused = Fused(settings, method.preconditioned, {id(leaf) for leaf in untouched}, set())
+    fused = Fused(settings, method.preconditioned, set(), set())
+    if fuse and known and not method.remembers_start and len(networks) == 1:
+        fused.allowed.update(id(leaf) for role in (leaves.shared, leaves.clustered) for leaf in role.values())
     with forward_pass(settings.precision, batch.inputs.device):
-        outputs = [
-            stacked_forward(layers, parts, batch.inputs, batch.keys, fused if fuse else None)
-            for parts in networks
-        ]
+        outputs = [stacked_forward(layers, parts, batch.inputs, batch.keys, fused) for parts in networks]
         sample_loss = partial(sample_losses, task.loss, batch.targets)
         losses = average(method.losses(leaves, outputs, sample_loss, batch.noise), batch.weights)
     # no client's loss depends on another's parameters, so the gradient of the sum is every one's own
     objective = losses.sum() + method.penalty(leaves, start)
-    wanted = leaves.tensors()
-    # those whose step is taken on the way have no gradient; others have none if the loss does not use them
-    found: Any = torch.autograd.grad(objective, wanted, allow_unused=True)
-    gradients = [
-        None if id(leaf) in fused.weights else torch.zeros_like(leaf) if gradient is None else gradient
-        for leaf, gradient in zip(wanted, found, strict=True)
-    ]
+    # None for weights that have taken their step, and for those that the loss does not use
+    found: Any = leaves.with_tensors(torch.autograd.grad(objective, leaves.tensors(), allow_unused=True))
+    gradients = Roles(
+        *(
+            {
+                name: torch.zeros_like(leaf) if slopes[name] is None else slopes[name]
+                for name, leaf in role.items()
+                if id(leaf) not in fused.weights
+            }
+            for role, slopes in zip(leaves, found, strict=True)
+        )
+    )
     return losses.detach(), gradients
 
 
 def _descend(method: Method, client: Roles, gradients: Roles, settings: Settings) -> None:
     """Plain SGD in place; where there is no gradient the step was taken in the backward pass."""
-    found = ({name: one for name, one in role.items() if one is not None} for role in gradients)  # type: ignore[redundant-expr]
-    gradients = method.precondition(client, Roles(*found))
-    for parameters, of_role in zip(client, gradients, strict=True):
+    for parameters, of_role in zip(client, method.precondition(client, gradients), strict=True):
         for name, gradient in of_role.items():
             rate, decay = settings.learning_rate, settings.weight_decay
             if name == ROUTER:
