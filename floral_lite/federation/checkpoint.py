@@ -8,7 +8,6 @@ from pathlib import Path
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
-from torch import Tensor
 
 from ..errors import InputError, require, whole_number
 from ..files import write_whole
@@ -92,9 +91,10 @@ def save_checkpoint(federations: Sequence[Federation], folder: Path | str) -> No
         ) from None
     for index, federation in enumerate(federations):
         tensors = {
-            f"{key}/{path}": tensor
+            f"{key}/{role}/{name}": tensor.contiguous()
             for key, roles in federation.tensors().items()
-            for path, tensor in _paths(roles).items()
+            for role, named in roles._asdict().items()
+            for name, tensor in named.items()
         }
         # not save_file: of a full disk it says so in an error of its own
         write_whole(part / f"state-{index}.safetensors", save(tensors))
@@ -135,15 +135,6 @@ def load_checkpoint(folder: Path | str) -> list[Federation] | None:
             ) from None
         federations.append(Federation(history, state, kept))
     return federations
-
-
-def _paths(roles: Roles) -> dict[str, Tensor]:
-    """All tensors of the roles, by "role/name"."""
-    return {
-        f"{role}/{name}": tensor.contiguous()
-        for role, named in roles._asdict().items()
-        for name, tensor in named.items()
-    }
 
 
 def _checkpoints(folder: Path) -> list[Path]:
