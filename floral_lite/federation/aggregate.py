@@ -206,13 +206,13 @@ class Sums:
 
     def average(self) -> Roles:
         """What `aggregate` makes of all of them."""
-        shared, clustered = self.sums.shared, {}
+        shared, clustered = {}, {}
+        for name, before in self.state.shared.items():
+            average = self.sums.shared[name]
+            shared[name] = (before + average if self.as_updates else average).to(before.dtype)
         for name, before in self.state.clustered.items():
             sums = self.sums.clustered[name]
             weights = self.weights.view(-1, *[1] * (before.dim() - 1)).to(sums.dtype)
             average = before + sums / weights if self.as_updates else sums / weights
             clustered[name] = torch.where(weights > 0, average.to(before.dtype), before)
-        if self.as_updates:
-            shared = {name: self.state.shared[name] + moved for name, moved in shared.items()}
-        shared = {name: average.to(self.state.shared[name].dtype) for name, average in shared.items()}
         return Roles(shared, clustered, self.private)
