@@ -28,7 +28,6 @@ def vmapped_step(
     Raises:
         InputError: the network's way depends on its inputs, which torch.vmap cannot follow.
     """
-    every = None if batch.weights is None else batch.weights[:, None]
 
     def step(
         client: Roles,
@@ -59,7 +58,7 @@ def vmapped_step(
         client, velocity = descend(method, client, gradients, velocity, settings)
         return with_statistics(client, moved), velocity, loss
 
-    given = (client, velocity, start, batch.inputs, batch.targets, batch.keys, every, batch.noise)
+    given = (client, velocity, start, batch.inputs, batch.targets, batch.keys, batch.weights, batch.noise)
     axes = tuple(None if argument is None else 0 for argument in given)
     with under_vmap(task.model):
         stepped, moving, losses = torch.vmap(step, in_dims=axes, randomness="different")(*given)
