@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from textwrap import shorten
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -38,22 +38,22 @@ def check_clients(task: Task) -> None:
     )
     for split, shards in (("train", task.train), ("test", task.test)):
         for client in known(shards):
-            shard: object = None if isinstance(shards, Pool) else shards[client]
-            require(
-                isinstance(shards, Pool)
-                or (isinstance(shard, Shard) and all(isinstance(tensor, Tensor) for tensor in shard)),
-                f"client {client}'s {split} data are a {type(shard).__name__}; they must be a Shard of two "
-                "tensors, Shard(inputs, targets)",
-            )
+            if not isinstance(shards, Pool):  # a pool has checked its own
+                shard: Any = shards[client]
+                require(
+                    isinstance(shard, Shard) and all(isinstance(tensor, Tensor) for tensor in shard),
+                    f"client {client}'s {split} data are a {type(shard).__name__}; they must be a Shard of "
+                    "two tensors, Shard(inputs, targets)",
+                )
+                require(
+                    len(shard.targets) == len(shard),
+                    f"client {client} has {len(shard)} {split} inputs and {len(shard.targets)} targets; each "
+                    "input needs one",
+                )
             require(
                 size(shards, client) > 0,
                 f"client {client} has no {split} data; give every client at least one sample, "
                 "or use fewer clients",
-            )
-            require(
-                isinstance(shards, Pool) or len(shards[client].targets) == len(shards[client]),
-                f"client {client} has {len(shards[client])} {split} inputs and "
-                f"{len(shards[client].targets)} targets; each input needs one",
             )
     clusters: object = task.clusters
     require(
