@@ -134,27 +134,22 @@ def gradient_step(
     client: Roles, gradients: Roles, velocity: Roles, settings: Settings
 ) -> tuple[Roles, Roles]:
     """One step of all parameters at once, as torch.optim.SGD takes it; the router has an eta of its own."""
-
-    def step(
-        parameters: dict[str, Tensor], gradients: dict[str, Tensor], velocity: dict[str, Tensor]
-    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        stepped, velocities = {}, {}
+    stepped, moving = Roles({}, {}, {}), Roles({}, {}, {})
+    for role, parameters in client._asdict().items():
         for name, parameter in parameters.items():
             rate, decay = settings.learning_rate, settings.weight_decay
             if name == ROUTER:
                 rate, decay = settings.router_learning_rate, 0.0
-            direction = gradients[name]
+            direction = getattr(gradients, role)[name]
             if decay:
                 direction = direction + decay * parameter
             if settings.momentum:
                 # v <- mu v + g
-                direction = velocities[name] = settings.momentum * velocity[name] + direction
+                direction = settings.momentum * getattr(velocity, role)[name] + direction
+                getattr(moving, role)[name] = direction
             # w <- w - eta v
-            stepped[name] = parameter - rate * direction
-        return stepped, velocities
-
-    roles = [step(*role) for role in zip(client, gradients, velocity, strict=True)]
-    return Roles(*(stepped for stepped, _ in roles)), Roles(*(velocities for _, velocities in roles))
+            getattr(stepped, role)[name] = parameter - rate * direction
+    return stepped, moving
 
 
 def with_statistics(client: Roles, moved: Roles) -> Roles:
