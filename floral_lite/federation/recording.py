@@ -68,9 +68,7 @@ class Steps:
             client.tensors()[0].data_ptr(),
             *_shapes([*client.tensors(), *(tensor for tensor in batch if tensor is not None)]),
         )
-        if key not in self._recorded and len(self._recorded) == MOST:
-            return step(client, velocity, batch, start)
-        if key not in self._recorded:
+        if key not in self._recorded and len(self._recorded) < MOST:
             try:
                 self._recorded[key] = self.record(step, client, velocity, batch, start)
             except RuntimeError as error:
@@ -78,8 +76,9 @@ class Steps:
                     "local steps are not recorded as a CUDA graph, they run one by one: %s", str(error)
                 )
                 self.record = None
-        if self.record is None:  # only now, without the exception, are the failed try's tensors free
-            self.forget()
+            if self.record is None:  # only now, without the exception, are the failed try's tensors free
+                self.forget()
+        if key not in self._recorded:
             return step(client, velocity, batch, start)
         recorded = self._recorded[key]
         for fixed, given in zip(recorded.batch, batch, strict=True):
@@ -96,7 +95,7 @@ def record_on_cuda(step: Step, client: Roles, velocity: Roles, batch: Batch, sta
     before = client.map(torch.clone), velocity.map(torch.clone)
     # libraries set themselves up on first use, which cannot be recorded
     here, aside = torch.cuda.current_stream(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
-    # a round has the same random numbers where its steps are recorded, as after a resumption, or were before
+    # else a round would draw other random numbers if its steps were not yet recorded, as after a resumption
     with torch.random.fork_rng(devices=[here.device]):
         try:
             aside.wait_stream(here)
