@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from ..clustering import find_clusters
 from ..errors import require
 from ..methods import ROUTER, Method
+from ..methods.base import trainable
 from ..roles import Roles
 from ..router import leaning_logits
 from .batch import MEANS, client_losses
@@ -79,14 +80,12 @@ def ask(task: Task, state: Roles, seed: int) -> tuple[Roles, Tensor]:
     return state._replace(private=state.private | {ROUTER: logits}), losses
 
 
-def asked_weights(model: nn.Module) -> dict[str, nn.Parameter]:
+def asked_weights(model: nn.Module) -> dict[str, Tensor]:
     """The weights whose gradients a client is asked for, by name: those with at least two axes.
 
     The gradient of a bias says how often a client has each label, which is chance.
     """
-    return {
-        name: weight for name, weight in model.named_parameters() if weight.requires_grad and weight.dim() > 1
-    }
+    return {name: weight for name, weight in trainable(model).items() if weight.dim() > 1}
 
 
 def first_gradients(task: Task) -> tuple[list[Tensor], Tensor]:

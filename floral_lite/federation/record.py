@@ -15,6 +15,7 @@ from .._version import __version__
 from ..devices import device_name
 from ..errors import DivergenceError, require
 from ..methods import ROUTER, Method
+from ..methods.base import trainable
 from ..roles import Roles, is_statistic, num_bytes
 from .aggregate import mismatch
 from .clients import size
@@ -28,7 +29,7 @@ from .task import Task
 def train_loss(task: Task, losses: Mapping[int, float], settings: Settings, number: int) -> float:
     """The mean of the sampled clients' losses, weighted by N^k; DivergenceError where one is not finite."""
     for client, loss in losses.items():
-        check_finite(f"the training loss of client {client} is {loss} in round {number}", loss, settings)
+        require_finite(f"the training loss of client {client} is {loss} in round {number}", loss, settings)
     weights = [size(task.train, client) for client in losses]
     return float(np.average(list(losses.values()), weights=weights))
 
@@ -42,7 +43,7 @@ def add_scores(entry: Round, task: Task, mixture: Tensor, scores: list[Score], s
     entry.client_loss = [score.loss for score in scores]
     entry.test_loss = float(np.average(entry.client_loss, weights=num_test))
     told = f"the test loss is {entry.test_loss} in round {entry.round}"
-    check_finite(told, entry.test_loss, settings)
+    require_finite(told, entry.test_loss, settings)
     entry.test_accuracy = float(np.average(accuracy, weights=num_test)) if accuracy else None
     entry.client_accuracy = accuracy or None
     mixture = mixture.cpu()
@@ -50,7 +51,7 @@ def add_scores(entry: Round, task: Task, mixture: Tensor, scores: list[Score], s
     entry.mismatch = mismatch(mixture, task.clusters.cpu(), num_train)
 
 
-def check_finite(told: str, loss: float, settings: Settings) -> None:
+def require_finite(told: str, loss: float, settings: Settings) -> None:
     """Raise DivergenceError, with what is told and the learning rates, unless the loss is a finite number."""
     if not math.isfinite(loss):
         raise DivergenceError(
@@ -158,7 +159,7 @@ def new_history(
     """
     num_base = sum(parameter.numel() for parameter in task.model.parameters())
     layers = crc32(repr(task.model).encode())  # two networks may have the same shapes
-    trained = sum(parameter.numel() for parameter in task.model.parameters() if parameter.requires_grad)
+    trained = sum(parameter.numel() for parameter in trainable(task.model).values())
     client = first.of_client(0)
     held = sum(
         tensor.numel()
