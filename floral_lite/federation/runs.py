@@ -170,7 +170,7 @@ def check_roles(method: Method, state: Roles, task: Task) -> None:
         "parameters of the model by their names",
     )
     made = {name: tuple(tensor.shape) for name, tensor in method.personalise(client).items()}
-    known = {name: tuple(tensor.shape) for name, tensor in task.model.named_parameters()}
+    wanted = {name: tuple(tensor.shape) for name, tensor in task.model.named_parameters()}
     otherwise = "; or was the method made on another model than the task's?"
     for name in trainable(task.model):
         require(
@@ -179,13 +179,13 @@ def check_roles(method: Method, state: Roles, task: Task) -> None:
         )
     for name, shape in made.items():
         require(
-            name in known,
+            name in wanted,
             f"{kind}.parts gives {name}, which is no parameter of the model: leave it out{otherwise}",
         )
         require(
-            shape == known[name],
+            shape == wanted[name],
             f"{kind}.parts gives {name} the shape {shape} for one client; the model's has "
-            f"{known[name]}{otherwise}",
+            f"{wanted[name]}{otherwise}",
         )
     num_clusters = len(method.mixture(client.private))
     for name, tensor in state.clustered.items():
