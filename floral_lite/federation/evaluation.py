@@ -57,7 +57,7 @@ def evaluate_clients(
             client = narrow(first.method, stack(members, chunk, stateful=True))
         else:
             client = adapt_together(members, chunk, settings, number, memory, steps)
-        scores |= dict(zip(chunk, score_together(members, chunk, client, layers), strict=True))
+        scores |= zip(chunk, score_together(members, chunk, client, layers), strict=True)
     return [[scores[job] for job in jobs if job.member == index] for index in range(len(members))]
 
 
