@@ -1,8 +1,8 @@
-"""What a server may ask before it trains: every client's gradient at the first model, and who is alike in it.
+"""What a server may ask before it trains: every client's gradient at the first model, to find who is alike.
 
-The answer is as long as the base model, and so no longer than an update; and a client answers once, in the
-place of a round of training. Where a tenth of the clients train in a round, all have answered after ten; in
-the history those rounds have the clients' losses at the first model.
+An answer is no longer than an update, and each client gives one, in place of a round of training. If a tenth
+of the clients train in a round, all have answered after ten rounds; the history has their losses at the first
+model for these.
 """
 
 import copy
@@ -23,9 +23,9 @@ from .settings import Settings
 from .shards import Population, Shard
 from .task import Task
 
-# Samples of a client that are looked at together.
+# Samples of a client that the model sees at once.
 ROWS = 256
-# What a router gives its cluster's adaptor at first. At 1 a client in a wrong cluster would stay there.
+# A router's first weight of its cluster's adaptor. At 1 a client in a wrong cluster would stay there.
 LEANING = 0.9
 
 
@@ -109,8 +109,8 @@ def first_gradients(task: Task) -> tuple[list[Tensor], Tensor]:
 def first_gradient(task: Task, shard: Shard) -> tuple[list[Tensor], Tensor]:
     """One client's gradient of its whole training loss at the task's model, in evaluation mode.
 
-    Every label counts alike: whether somebody has more sevens than others is chance, and in a small shard it
-    would hide everything else.
+    Every label counts alike: who has more sevens than others is chance, and in a small shard it would hide
+    everything else.
 
     Returns:
         A tensor a weight of `asked_weights`, and the loss, a scalar of single precision at least.

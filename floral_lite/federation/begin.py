@@ -36,8 +36,8 @@ def begin(runs: Sequence[Run], settings: Settings, device: torch.device, engine:
     """Check the runs, bring them to the device, and ask the clients where the method does.
 
     Raises:
-        InputError: a run is none, cannot be trained so, or differs from the first in more than data and seed;
-            or gradients are switched off.
+        InputError: something is no Run, or cannot be trained with these settings; runs differ in more than
+            data and seed; or gradients are switched off.
     """
     require(
         torch.is_grad_enabled(),
@@ -68,11 +68,11 @@ def begin(runs: Sequence[Run], settings: Settings, device: torch.device, engine:
 
 
 class OtherRun(InputError):
-    """What was to be resumed is of another run than what is to be trained."""
+    """The run that was to be resumed is not the one that is to be trained."""
 
 
 def check_resumed(fresh: Sequence[Federation], resumed: Sequence[Federation], settings: Settings) -> None:
-    """Raise InputError where interrupted runs are of others than the fresh ones, longer, or at two rounds."""
+    """Raise InputError unless the interrupted runs match the fresh ones, and can go on together."""
     require(
         len(resumed) == len(fresh),
         f"the run to be resumed has {len(resumed)} seeds, and {len(fresh)} were given: give as many",
@@ -131,7 +131,7 @@ def go_on(
 
 
 def on_model(method: Method, model: torch.nn.Module) -> Method:
-    """The same method, whose frozen base is where the task's model has been moved."""
+    """A copy of the method that takes frozen parameters from this model, which has been moved."""
     there = copy.copy(method)
     if hasattr(there, "model"):
         there.model = model

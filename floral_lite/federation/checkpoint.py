@@ -68,7 +68,7 @@ def checkpointed_rounds(
 def save_checkpoint(federations: Sequence[Federation], folder: Path | str) -> None:
     """Write the folder round-000050 beside the older one, whole or not at all, then remove the older one.
 
-    One that is there already, as that which a run goes on from, stays as it is.
+    If there is one of that round already, such as the one that a run goes on from, it stays as it is.
 
     Args:
         federations: history and parameters after a round, one for each run of a stack.

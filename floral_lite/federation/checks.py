@@ -179,8 +179,8 @@ def check_targets(task: Task, of_labels: bool, numbers: bool) -> None:
 
     Args:
         task: whose targets.
-        of_labels: whether its loss is known to be of one label for each sample,
-        numbers: or of as many numbers as there are outputs.
+        of_labels: whether its loss is known to compare each sample's outputs with one label.
+        numbers: whether its loss is known to compare each output with a number.
     """
     outputs = tested_outputs(task, 1)
     require(

@@ -85,7 +85,7 @@ def federated_round(
 
 
 def fitting(settings: Settings, jobs: Sequence[Job]) -> Settings:
-    """The same settings; but a batch is never larger than a client, whatever they allow."""
+    """The settings with a batch no larger than the largest client."""
     largest = max(job.num_samples for job in jobs)
     return settings.with_changes(batch_size=min(settings.batch_size, largest))
 

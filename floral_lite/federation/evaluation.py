@@ -69,7 +69,7 @@ def adapt_together(
     memory: Memory,
     steps: Steps,
 ) -> Roles:
-    """What clients test that have trained on for one more round; see `loop.evaluate_clients`."""
+    """The parameters that clients test after one more round of training; see `loop.evaluate_clients`."""
     adapting = [member._replace(method=member.method.adaptation) for member in members]  # type: ignore[arg-type]
     jobs = [job._replace(num_samples=size(members[job.member].task.train, job.client)) for job in tested]
     settings = engine.fitting(settings, jobs)

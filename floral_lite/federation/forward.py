@@ -23,7 +23,7 @@ VMAP = ("vmap: ", "Batching rule not implemented", "During a grad (vjp, jvp, gra
 
 @contextmanager
 def under_vmap(what: object) -> Iterator[None]:
-    """Inside, a model or a loss may run under torch.vmap; what that cannot follow is told with a way out."""
+    """Turn what torch.vmap cannot follow in a model or a loss into an InputError that says what to do."""
     name = getattr(what, "__name__", type(what).__name__)
     try:
         with warnings.catch_warnings():
@@ -86,7 +86,7 @@ def run(
     Returns:
         The outputs of each, and the client with its statistics as a training batch moves them.
     """
-    # batch norms write into their statistics: they get copies, and of other buffers some that nobody reads
+    # batch norms write into their statistics, so they get copies; those of other buffers nobody reads
     client = Roles(
         *(
             {name: tensor.detach().clone() if is_statistic(name) else tensor for name, tensor in role.items()}

@@ -32,7 +32,7 @@ PER_SAMPLE = (
 
 
 def chain(model: nn.Module) -> Layers | None:
-    """The layers of a network in their order, with their names; None if there are others than are known."""
+    """The layers of a network in their order, with their names; None if one of them is not known here."""
     layers = []
     if len(list(model.parameters())) < len(list(model.named_parameters(remove_duplicate=False))):
         return None  # a parameter under two names

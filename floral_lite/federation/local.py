@@ -173,7 +173,7 @@ class Score(NamedTuple):
 def evaluate(task: Task, method: Method, client: Roles, shard: Shard) -> Score:
     """The loss and accuracy (in [0, 1]) of one client's personal model on a shard, in evaluation mode.
 
-    The task's model is then left in that mode.
+    The task's model stays in that mode.
     """
     task.model.eval()
     all_outputs, _ = run(task.model, method, client, method.networks(client), shard.inputs)

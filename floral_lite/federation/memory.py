@@ -130,11 +130,11 @@ def in_halves(work: Work[Result]) -> Work[Result]:
 
 
 def samples_meet(task: Task, method: Method, state: Roles) -> bool:
-    """Whether outputs of a sample, or a norm's statistics, depend on the others of its batch.
+    """Whether a sample's outputs, or a norm's statistics, depend on the rest of its batch.
 
-    In the mode that the model is in. It is so for a batch norm in training, and for whatever layer of a
-    user's own. It is tried out: a few samples alone, and with two more in the batch, at parameters that are a
-    little away from the state's, since a branch that adds nothing at first would hide it.
+    They do under a batch norm in training, and may under a user's own layer. It is tried out in the model's
+    mode: a few samples alone, and with two more in the batch, at parameters a little away from the state's,
+    since a branch that adds nothing at first would hide it.
     """
     generator = torch.Generator().manual_seed(0)
 
@@ -147,7 +147,7 @@ def samples_meet(task: Task, method: Method, state: Roles) -> bool:
     client = state.of_client(0)
     client = Roles(*({name: away(name, tensor) for name, tensor in role.items()} for role in client))
     key = torch.zeros((), dtype=torch.long, device=inputs.device)
-    # layers that draw by themselves would miss the numbers in the round that comes
+    # else layers that draw by themselves would get other numbers in the round that follows
     own_numbers = torch.random.fork_rng(devices=[inputs.device] if inputs.is_cuda else [])
     with torch.no_grad(), own_numbers, arithmetic("float32"):
         try:

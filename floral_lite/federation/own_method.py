@@ -1,4 +1,4 @@
-"""Whether a method does what a federation takes it to do: told in a sentence, before anything is trained."""
+"""Checks of a user's own method, router and adaptors, before anything is trained."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
     from .settings import Settings
     from .task import Task
 
-# of the batch with which a method is asked about losses
+# in the batch with which a method is asked about losses
 SAMPLES = 3
 Numbers = dict[str, Tensor]
 
 
 def check_own(method: Method, state: Roles, task: Task, settings: Settings, engine: str) -> None:
-    """A method of a user's own returns what it should, and on the fast engine for a stack of clients too.
+    """A user's own method returns what it should, and on the fast engine for a stack of clients too.
 
-    Nothing is asked of the package's own methods, but of routers and adaptors of a user's own that they have.
+    Of the package's own methods only a user's own routers and adaptors are checked.
 
     Args:
         method: asked with two clients whose numbers are drawn.
@@ -41,7 +41,7 @@ def check_own(method: Method, state: Roles, task: Task, settings: Settings, engi
         engine: "fast" or "loop".
 
     Raises:
-        InputError: it does not, and would train something else than Algorithm 1.
+        InputError: it does not, and something else than Algorithm 1 would be trained.
     """
     if engine == "fast" and chain(task.model) is not None:
         check_adaptors(getattr(method, "plan", {}))
@@ -82,7 +82,7 @@ def check_own(method: Method, state: Roles, task: Task, settings: Settings, engi
 
 
 def asked_of_stacks(task: Task, settings: Settings) -> list[str]:
-    """What the fast engine asks a method about a stack; the rest it asks about each client, by torch.vmap."""
+    """The verbs that the fast engine asks of a stack; under torch.vmap it asks the rest of single clients."""
     asked = ["mixture", "begin", "finish", "predict"]
     if chain(task.model) is not None:
         asked += ["networks", "candidates", "losses", "penalty"]

@@ -162,10 +162,10 @@ def fetch(
 
 
 def narrow(method: Method, client: Roles) -> Roles:
-    """A stack of clients without the clusters that can never count for them, if there are such.
+    """A stack of clients without the clusters that can never count for them, if there are any.
 
     A client with a fixed one-hot router needs one adaptor of C: (k, C, ...) becomes (k, 1, ...), and
-    the softmax of its only logit is 1. What it would do to the others has weight 0 in every average.
+    the softmax of its only logit is 1. Its copies of the others would have weight 0 in every average.
     """
     only = method.only_cluster(client.private)
     if only is None or len(method.networks(client)) > 1:

@@ -64,8 +64,7 @@ def check_same_run(old: History, new: History) -> None:
     """Raise InputError unless a run can go on from another's rounds: its length and device may differ."""
     may_change = {"rounds", "device", "version"}
     was, is_now = old.config, new.config
-    # in their own order, the task and the method before what only they have; but another seed is told first,
-    # which makes other data too
+    # in the new one's order, but the seed first: another seed makes other data too
     keys = [key for key in {**is_now, **was} if key not in may_change]
     for key in sorted(keys, key=lambda key: key != "seed"):
         require(

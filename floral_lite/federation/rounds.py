@@ -79,7 +79,7 @@ def stacked_rounds(
         runs: one a seed; they differ in their data, first parameters and seeds only.
         settings: see `federated_rounds`, as for device and engine.
         device: where to compute.
-        resumed: one interrupted run a seed, all after the same round, with what is yielded first.
+        resumed: the interrupted runs, one a seed, all after the same round; they are yielded first.
         engine: "fast" or "loop".
         max_memory: bytes that the fast engine may take for clients in training; None for what suits
             the device.
@@ -88,8 +88,8 @@ def stacked_rounds(
         After every round a Federation for each run, in the same order.
 
     Raises:
-        InputError: as in `federated_rounds`, or the runs are of different configurations, or those to be
-            resumed are others.
+        InputError: as in `federated_rounds`, or the runs are of different configurations, or not those that
+            are resumed.
         DivergenceError: a client's loss is not a finite number.
     """
     require(len(runs) > 0, "runs is empty; give at least one Run(task, method, seed)")
@@ -166,10 +166,9 @@ def stacked_rounds(
 
 @contextmanager
 def own_generators(device: torch.device, seed: int, *place: int) -> Iterator[None]:
-    """While it is entered, torch's own generators give what a place has for layers that draw by themselves.
+    """Seed torch's own generators, for layers other than dropout that draw by themselves; restore them after.
 
-    (All but dropout.) They are as before afterwards. The place is a round, or over Flower, where each client
-    has a process of its own, a client's round.
+    The place is a round's number; over Flower, where each client has a process of its own, the client too.
     """
     on_cuda = device.type == "cuda"
     generators = torch.random.fork_rng(devices=[device] if on_cuda else [])

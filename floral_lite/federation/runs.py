@@ -57,7 +57,7 @@ class Federation(NamedTuple):
 
 
 def check_run(run: Run) -> None:
-    """Raise InputError where a name, or a class, stands for a task or a method, or they are of two models."""
+    """Raise InputError unless it is a Run of a Task and of a Method that was made on the task's model."""
     require(isinstance(run, Run), f"a run is {run!r}; each must be a Run(task, method, seed)")
     task, method, _ = run
     require(
@@ -197,7 +197,7 @@ def check_roles(method: Method, state: Roles, task: Task) -> None:
 
 
 def stacks_of(runs: Sequence[Run]) -> list[slice]:
-    """Which runs may share a stack: all, or each alone where what is not trained in their models differs."""
+    """Which runs may share a stack: all if their models' frozen tensors agree, else each alone."""
 
     def fixed(model: nn.Module) -> list[torch.Tensor]:
         frozen = [parameter for parameter in model.parameters() if not parameter.requires_grad]

@@ -116,7 +116,7 @@ class Population(MadeShards):
         """The shard of a client.
 
         Raises:
-            InputError: it is none, or empty.
+            InputError: `make` gives something else, or an empty one.
         """
         shard: object = self.make(client)
         require(

@@ -70,8 +70,8 @@ def _gradients(
     """The losses (k,) and the gradients, without those of weights that step in the backward pass."""
     leaves = client.map(lambda tensor: tensor.detach().requires_grad_())
     networks = method.networks(leaves, batch.noise)
-    # never those that a penalty or a second network sees too; a user's own verb may use a weight, or its
-    # gradient, a second time: then all gradients are computed before the first step is taken
+    # a weight may step in the backward pass if nothing uses it, or its gradient, a second time, as a penalty,
+    # another network or a user's own verb may
     verbs = ("parts", "networks", "losses", "penalty", "precondition")
     known = all(getattr(type(method), verb).__module__.startswith("floral_lite.") for verb in verbs)
     fused = Fused(settings, method.preconditioned, set(), set())

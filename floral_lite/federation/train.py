@@ -37,8 +37,8 @@ def train(
         engine: "fast", or "loop" for Algorithm 1 as it is read, client by client.
         max_memory: bytes that the fast engine may take for clients in training; None for what
             suits the device. Another number rounds the last digits otherwise.
-        on_round: called after every round with what there is so far; at a checkpoint that the run goes on
-            from, too.
+        on_round: called after every round with what there is so far, and first with the checkpoint that the
+            run goes on from.
         checkpoints: a folder; the run goes on from the newest checkpoint there, and leaves its own.
         checkpoint_every: rounds between two checkpoints, >= 1; the first and the last round have one anyway.
         changes: settings that differ from the task's own, such as rounds=20.
@@ -47,8 +47,9 @@ def train(
         The history and the parameters after the last round. The task, its model too, stays as it was.
 
     Raises:
-        InputError: the task or the method is none, another argument or a setting is out of range or unknown,
-            the device is not there, or the checkpoints are of another run, damaged, or cannot be written.
+        InputError: task or method is something else, another argument or a setting is out of range or
+            unknown, the device is not there, or the checkpoints are of another run, damaged, or cannot be
+            written.
         DivergenceError: a client's loss is not a finite number.
 
     Example:
