@@ -2,7 +2,6 @@
 
 import copy
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import torch
 
@@ -16,24 +15,15 @@ from .server import first_moments
 from .settings import Settings
 
 
-class Begun(NamedTuple):
-    """Runs before their first round.
-
-    Attributes:
-        runs: with tasks and methods on the device.
-        federations: each without rounds, at its first parameters.
-        asked: how many rounds go to asking every client, see `asking.py`.
-        answers: where clients are asked, the losses (K,) that they answer with, of each run.
-    """
-
-    runs: list[Run]
-    federations: list[Federation]
-    asked: int
-    answers: list[list[float]]
-
-
-def begin(runs: Sequence[Run], settings: Settings, device: torch.device, engine: str) -> Begun:
+def begin(
+    runs: Sequence[Run], settings: Settings, device: torch.device, engine: str
+) -> tuple[list[Run], list[Federation], int, list[list[float]]]:
     """Check the runs, bring them to the device, and ask the clients where the method does.
+
+    Returns:
+        The runs, with tasks and methods on the device; their federations, without rounds, at the first
+        parameters; how many rounds go to asking every client, see `asking.py`; and, where clients are asked,
+        the losses (K,) that they answer with, of each run.
 
     Raises:
         InputError: something is no Run, or cannot be trained with these settings; runs differ in more than
@@ -64,7 +54,7 @@ def begin(runs: Sequence[Run], settings: Settings, device: torch.device, engine:
         for run, first in zip(runs, firsts, strict=True)
     ]
     check_one_configuration(runs, federations)
-    return Begun(runs, federations, asked, answers)
+    return runs, federations, asked, answers
 
 
 class OtherRun(InputError):

@@ -52,7 +52,7 @@ class Changes(NamedTuple):
     augment: Augment
     draws: Tensor
 
-    def of(self, places: Tensor | list[int]) -> "Changes":
+    def of(self, places: list[int]) -> "Changes":
         """Those of some of the clients."""
         return self._replace(draws=self.draws[places])
 
