@@ -30,8 +30,7 @@ def gather(
         shards: every client's.
         clients: k numbers in [0, K).
         rows: which of its own samples to take from each, shape (k, B), int64, in [0, N^k).
-        changes: how they are augmented; samples of a pool first, before its transform makes of them what a
-            cluster sees: an image is mirrored and then turned.
+        changes: how they are augmented; in a pool before its transform: an image is mirrored, then turned.
 
     Returns:
         Inputs (k, B, ...) and targets (k, B, ...).

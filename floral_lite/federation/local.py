@@ -47,7 +47,7 @@ def local_training(
         if task.augment is None:
             batch = Shard(shard.inputs[rows], shard.targets[rows])
         else:
-            # before a cluster's transform, which the shard has behind it
+            # not from the shard, whose samples a cluster's transform has changed already
             changes = Changes(task.augment, augmented[step][None])
             batch = Shard(*(tensor[0] for tensor in gather(task.train, [index], rows[None], changes)))
         noise = None if draws.noise is None else draws.noise[step]

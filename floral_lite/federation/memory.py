@@ -189,7 +189,7 @@ def activation_bytes(task: Task, method: Method, state: Roles, inputs: Tensor) -
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in parameters:
             kept[storage.data_ptr()] = storage.nbytes()
-        # the graph keeps what a hook returns: an output of its own would keep the graph, and neither be freed
+        # the graph keeps what a hook returns; were that its own output, each would keep the other alive
         return tensor.detach()
 
     was_training = task.model.training

@@ -97,13 +97,13 @@ def stacked_rounds(
     device = find_device(device)
     with arithmetic("float32"):
         runs, federations, asked, answers = begin(runs, settings, device, engine)
-    # which clients without a state go back to
+    # from which stateless clients take their private parameters
     firsts = [federation.state for federation in federations]
     if resumed is not None:
         federations = go_on(federations, resumed, settings, device)
         yield federations
     memory = Memory(max_memory, device)
-    # a recorded step has a model's frozen parameters in it, so that those who share a stack share the steps
+    # a recorded step holds a model's frozen parameters, so that only runs of one stack share its steps
     record = record_on_cuda if device.type == "cuda" else None
     stacks = [(some, Steps(record), Steps(record)) for some in stacks_of(runs)]
     for number in range(len(federations[0].history.rounds) + 1, settings.rounds + 1):
@@ -136,7 +136,7 @@ def stacked_rounds(
             state, moments = average, federation.moments
             if number > asked:
                 state, moments = server_step(member.state, average, moments, settings, number - asked)
-            # not appended: who holds the federation of the round before keeps that one's history
+            # not appended: the federation that was yielded before keeps its history
             history = replace(federation.history, rounds=[*federation.history.rounds, entry])
             after.append(Federation(history, state, moments))
         federations = after

@@ -56,12 +56,12 @@ class Task:
             before its transform; None for nothing.
 
     Raises:
-        InputError: a client is without data or has NaN in them, lengths differ, shards or clusters are no
-            tensors, a target is out of range or of another shape than the outputs, or the model cannot be run
-            on the inputs, or has a layer under two names, a batch norm without momentum, a
-            lazy layer, an embedding with a largest norm, sparse or scaled gradients, a complex parameter, one
-            called as routers or statistics are, activation checkpointing, a buffer of its own that training
-            moves, or outputs that are no tensor; or the loss is not one number, or a sum.
+        InputError: of the data, lengths differ, a client has none or NaN in them, shards or clusters are no
+            tensors, or targets are out of range or of another shape than the outputs. Of the model, it cannot
+            be run on the inputs, returns no tensor, recomputes activations, moves a buffer of its own, or has
+            a layer under two names, a lazy layer, a batch norm without momentum, an embedding with a largest
+            norm, sparse or scaled gradients, or a parameter that is complex or has the name of routers or
+            statistics. Of the loss, it is not one number, or is a sum.
     """
 
     name: str
