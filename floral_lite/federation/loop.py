@@ -22,9 +22,8 @@ def num_sampled(num_clients: int, participation: float) -> int:
 
 def sample_clients(num_clients: int, participation: float, generator: torch.Generator) -> list[int]:
     """The clients S of a round, drawn without replacement."""
-    return sorted(
-        torch.randperm(num_clients, generator=generator)[: num_sampled(num_clients, participation)].tolist()
-    )
+    order = torch.randperm(num_clients, generator=generator)
+    return sorted(order[: num_sampled(num_clients, participation)].tolist())
 
 
 def federated_round(
