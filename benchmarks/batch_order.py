@@ -4,10 +4,11 @@
 
 With the true clusters each of Ensemble's models is trained by FedAvg among the clients of its own cluster.
 This is the model of cluster 0, whose images are as they are in the data set; so all test images are its own.
-Two things are tried, in all four pairs. "fixed": the authors' public code (zeligism/FLoRAL, `get_flwr_data`)
-does not ask its data loaders to shuffle, so that a client's batches are the same in every round; "shuffled"
-draws new ones. "whole": each client leaves out what remains after its last whole batch. Of CIFAR-10 as we
-have it some clients get 2,497 images, and their last batch of 64 is a single one, which takes a full step.
+Two things are tried, in all pairs. "fixed": the authors' public code (zeligism/FLoRAL, `get_flwr_data`) does
+not ask its data loaders to shuffle, so that a client's batches are the same in every round; "shuffled" draws
+new ones. And how large is the last batch of an epoch? It takes a step as long as the others. Of CIFAR-10 as we
+have it a client gets 2,496 or 2,497 images, and of the latter one is left over after 39 batches of 64. "-whole"
+leaves it out; with "-4" every client has a last batch of four, as with all 50,000 images.
 Writes batch-order-TASK.json, a line a run with the accuracy after every tenth round; a run that is there
 already is not run again.
 """
@@ -25,18 +26,20 @@ from floral_lite import Run, Task, methods, tasks, train_runs
 from floral_lite.errors import require
 from floral_lite.federation import Pool
 
-CASES = ("shuffled", "fixed", "shuffled-whole", "fixed-whole")
+# How many samples the last batch of a client has; None for as many as are left over.
+LAST = {"": None, "-whole": 0, "-4": 4}
+CASES = [order + last for order in ("shuffled", "fixed") for last in LAST]
 
 
-def of_one_cluster(task: Task, whole: bool) -> Task:
+def of_one_cluster(task: Task, last: int | None) -> Task:
     """The clients of cluster 0 alone; all test images are dealt out among them."""
     require(isinstance(task.train, Pool) and isinstance(task.test, Pool), f"{task.name} is no task of images")
     clients = [k for k, cluster in enumerate(task.clusters.tolist()) if cluster == 0]
     owned = torch.split(task.train.rows, list(task.train.sizes))
     rows = [owned[k] for k in clients]
-    if whole:
+    if last is not None:
         size = task.settings.batch_size
-        rows = [own[: len(own) // size * size] for own in rows]
+        rows = [own[: (len(own) - last) // size * size + last] for own in rows]
     tested = torch.tensor_split(task.test.rows, len(clients))
     train, test = (
         replace(pool, rows=torch.cat(parts), sizes=tuple(map(len, parts)), clusters=(0,) * len(clients))
@@ -65,9 +68,9 @@ def main(
             (line["case"], line["seed"], line["rounds"]) for line in saved(file, out)
         }:
             continue
-        task = of_one_cluster(tasks.load(name, seed=seed, data=data), whole=case.endswith("-whole"))
-        shuffle = case.startswith("shuffled")
-        settings = task.settings.with_changes(rounds=length, evaluate_every=10, shuffle=shuffle)
+        order = case.split("-")[0]
+        task = of_one_cluster(tasks.load(name, seed=seed, data=data), LAST[case.removeprefix(order)])
+        settings = task.settings.with_changes(rounds=length, evaluate_every=10, shuffle=order == "shuffled")
         unfinished = None if checkpoints is None else checkpoints / f"{name}-{case}-{seed}"
         run = Run(task, methods.FedAvg(task.model), seed)
         (federation,) = train_runs([run], settings, device=device, checkpoints=unfinished)

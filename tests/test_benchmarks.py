@@ -614,12 +614,12 @@ def test_a_model_is_scored_on_what_it_was_trained_on_and_on_its_whole_shard(
 def test_a_model_of_one_cluster_is_trained_in_each_order(benchmark: Any, tmp_path: Path) -> None:
     script = benchmark("batch_order")
     whole = tasks.load("digits-rotate", seed=1)
-    own = script.of_one_cluster(whole, whole=True)
     clients = [k for k, cluster in enumerate(whole.clusters.tolist()) if cluster == 0]
-    assert 0 < own.num_clients == len(clients) < whole.num_clients
-    for client, shard in zip(clients, own.train, strict=True):
-        kept = len(whole.train[client]) // 16 * 16
-        assert torch.equal(shard.inputs, whole.train[client].inputs[:kept])
+    for last, kept in ((None, 72), (0, 64), (3, 67), (9, 57)):
+        own = script.of_one_cluster(whole, last)
+        assert 0 < own.num_clients == len(clients) < whole.num_clients
+        for client, shard in zip(clients, own.train, strict=True):
+            assert torch.equal(shard.inputs, whole.train[client].inputs[:kept])
     assert sum(map(len, own.test)) == sum(map(len, whole.test))
     for cases in ("fixed", "shuffled,fixed,fixed-whole"):
         script.main("digits-rotate", cases=cases, rounds=20, out=tmp_path)
@@ -627,11 +627,11 @@ def test_a_model_of_one_cluster_is_trained_in_each_order(benchmark: Any, tmp_pat
     assert [line["case"] for line in lines] == ["fixed", "shuffled", "fixed-whole"]
     assert all(line["round"] == [10, 20] for line in lines)
     assert len({tuple(line["accuracy"]) for line in lines}) == 3
-    assert [len({size % 16 for size in line["images"]} - {0}) > 0 for line in lines] == [True, True, False]
+    assert [set(line["images"]) for line in lines] == [{72}, {72}, {64}]
     with pytest.raises(InputError, match="in order is no case"):
         script.main("digits-rotate", cases="in order", out=tmp_path)
     with pytest.raises(InputError, match="synthetic-linear is no task of images"):
-        script.of_one_cluster(tasks.load("synthetic-linear", seed=1), whole=False)
+        script.of_one_cluster(tasks.load("synthetic-linear", seed=1), None)
 
 
 def test_the_public_codes_groups_are_the_labels_with_the_same_last_digit(
