@@ -1,16 +1,16 @@
 # make book   the book, at _build/html/index.html        make test   every test
-# Both make the environment .venv first, from requirements.lock. Python and make are enough.
+# Both first make the environment .venv from requirements.lock. Python and make are enough.
 # Another Python: make book PYTHON=python3.12
 
 PYTHON ?= python3
 PORT ?= 8000
 BIN := .venv/bin
 
-# One thread: the matrices here are small, and the numbers then do not depend on how many cores there are.
+# One thread: the matrices here are small, and so the numbers do not depend on the number of cores.
 export OMP_NUM_THREADS := 1
 
-# Four times as fast as pip. It does not read all by which pip finds more places, and so pip is asked where it fails.
-# Where Python may not write bytecode, uv makes that of what it installs: else each of the many kernels made its own, 12 s
+# uv is four times as fast as pip. But it does not read all settings that tell pip where to look, so pip is asked where uv fails.
+# Where Python may not write bytecode, uv compiles what it installs: otherwise each of the many kernels compiles anew, 12 s
 # every time.
 INSTALL := VIRTUAL_ENV=.venv $(if $(PYTHONDONTWRITEBYTECODE),UV_COMPILE_BYTECODE=1) UV_FIND_LINKS="$(PIP_FIND_LINKS)" UV_INDEX="$(PIP_EXTRA_INDEX_URL)" \
 	UV_INDEX_STRATEGY=unsafe-best-match $(BIN)/uv pip install --quiet
@@ -23,7 +23,7 @@ NOTEBOOKS := $(wildcard book/*.ipynb)
 SOURCES := _config.yml $(wildcard book/*.md) $(NOTEBOOKS) $(shell find floral_lite book/_* book/api book/results book/references.bib \
 	-type f -not -name '*.pyc' -not -path '*/_vendor/*' -not -path '*/.*' 2>/dev/null)
 
-# With npm the page carries its own MathJax; without, it loads the same file from a CDN, held to its hash.
+# With npm the pages carry their own MathJax. Without npm they load the same file from a CDN and check its hash.
 ifneq ($(shell command -v npm),)
 MATHJAX := book/_vendor/tex-svg-full.js
 endif
@@ -35,16 +35,16 @@ book: $(BUILT)
 
 chapters: $(EXECUTED)
 
-# On all cores; one that has nothing left takes over tests of another.
+# On all cores; a worker that has nothing left takes over another's tests.
 test: $(BUILT)
 	$(BIN)/python -m pytest --numprocesses auto --dist worksteal
 	if $(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 11))'; \
 		then $(MAKE) test-flower FLOWER_TESTS="$(FLOWER_SOON)"; \
 		else echo "Flower has Python 3.11 or newer: its tests are left out. make clean, then make test PYTHON=python3.12"; fi
 
-# Flower wants older versions of some packages than the book has, and Python 3.11: it has an environment of its own,
-# in which the rest is that of .venv. All its tests take minutes, and CI has few: `make test` compares the paper's
-# methods with the engine, and sends bad replies. Every method under every setting is `make test-flower`.
+# Flower needs Python 3.11 and older versions of some packages than the book has. So it has an environment of its own,
+# which takes the rest from .venv. All its tests take minutes, and CI has few. `make test` only compares the paper's
+# methods with the engine, and sends bad replies; `make test-flower` tests every method under every setting.
 FLOWER := .venv-flower/bin/python
 FLOWER_TESTS := tests/test_flower*.py floral_lite/flower
 FLOWER_SOON := tests/test_flower_replies.py tests/test_flower_state.py tests/test_flower_nodes.py \
@@ -52,7 +52,7 @@ FLOWER_SOON := tests/test_flower_replies.py tests/test_flower_state.py tests/tes
 test-flower: .venv-flower/.installed
 	$(FLOWER) -m pytest --numprocesses auto --dist worksteal $(FLOWER_TESTS)
 
-# A SuperLink and three SuperNodes on this machine, and the same federation on the engine.
+# A federation with a SuperLink and three SuperNodes on this machine, and the same federation on the engine.
 flower-demo: .venv-flower/.installed
 	$(FLOWER) examples/flower/demo.py
 
@@ -74,7 +74,7 @@ lint: $(INSTALLED)
 serve: $(BUILT)
 	$(BIN)/python -m http.server --bind 127.0.0.1 --directory _build/html $(PORT)
 
-# The chapters for plain Jupyter and Colab, which know no MyST: make notebooks FOLDER=../notebooks
+# The chapters for plain Jupyter and Colab, which do not know MyST: make notebooks FOLDER=../notebooks
 notebooks: FOLDER := _build/notebooks
 notebooks: $(INSTALLED)
 	$(BIN)/python book/_ext/plain.py $(FOLDER)
@@ -88,14 +88,14 @@ coursework: $(INSTALLED)
 clean:
 	rm -rf _build .venv .venv-flower book/node_modules book/_vendor .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
-# Outputs, counts and widget state out; the install cell and the Colab badge as _config.yml has them.
+# Remove outputs, counts and widget state; write the install cell and the Colab links from _config.yml.
 clean-notebooks: $(INSTALLED)
 	$(BIN)/python book/_ext/chapters.py
 	$(BIN)/nbstripout --keep-id $(NOTEBOOKS)
 
-# Keeps the versions that are there and still allowed; empty requirements.lock first to take the newest.
-# Left out: what torch's own Linux build brings along. pip adds that itself, and only where it is needed.
-# Of all others hashes.lock has the hashes. Not of torch and torchvision: each index has builds of its own.
+# Keeps the present versions where they are still allowed; to take the newest, empty requirements.lock first.
+# Left out is what torch's own Linux build brings along: pip adds these packages itself, only where they are needed.
+# hashes.lock has the hashes of all others but torch and torchvision, of which each index has its own builds.
 lock: $(INSTALLED)
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.10 --extra book --extra dev \
 		--no-header --no-annotate --output-file requirements.lock pyproject.toml
@@ -118,7 +118,7 @@ lock: $(INSTALLED)
 	  grep -v '^#' examples/flower/flower.lock; } > examples/flower/flower.lock.new
 	mv examples/flower/flower.lock.new examples/flower/flower.lock
 
-# Everything that has a hash first; then torch, and what its build brings along.
+# First everything that has a hash, then torch and what its build brings along.
 HASHED := --require-hashes --no-deps --requirement
 $(INSTALLED): requirements.lock hashes.lock pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "Python 3.10 or newer, please: make book PYTHON=python3.12")'
@@ -135,8 +135,8 @@ $(MATHJAX): book/package.json book/package-lock.json
 	mkdir -p $(@D)
 	cp book/node_modules/mathjax/es5/tex-svg-full.js $@
 
-# From nothing each time: a page that is not read again would not show its warnings again, and a cache does not
-# notice that floral_lite has changed. The chapters run first, side by side; the build finds them in the cache.
+# From nothing each time: a page that is not read again does not repeat its warnings, and a cache does not
+# notice a change of floral_lite. The chapters run first, side by side; the build finds them in the cache.
 $(EXECUTED): $(SOURCES) $(INSTALLED)
 	rm -rf $(CACHE)
 	FLORAL_LITE_STATIC_PAGE=1 $(BIN)/python book/_ext/execute.py --cache $(CACHE)
