@@ -4,9 +4,9 @@
     python benchmarks/ablations.py digits-rotate weights --out book/results
 
 "counts" changes the budget and the number of adaptors, with all and with few of the images, on the task's own
-net. "weights" changes the kind of ConvLoRA, which layers have adaptors, and whether biases have; on a small
-convolutional net, with two clients a cluster. Writes ablations-TASK-PART.json: for each case its choices, the
-parameters of one adaptor, and each seed's accuracy at the end, a mean over the clients.
+net. "weights" changes the kind of ConvLoRA, which layers have adaptors, and whether biases have them, on a
+small convolutional net with two clients a cluster. Writes ablations-TASK-PART.json: for each case its
+choices, the parameters of one adaptor, and each seed's accuracy at the end, a mean over the clients.
 """
 
 from dataclasses import asdict, dataclass, replace
@@ -32,15 +32,15 @@ ROUNDS = {1.0: 40, FEW: 100}  # with few images a round has fewer steps
 
 @dataclass(frozen=True)
 class Case:
-    """A federation; FedAvg where nothing has an adaptor.
+    """A federation's choices; FedAvg where nothing has an adaptor.
 
     Attributes:
         rho: the budget.
         adaptors: C.
         fraction: share of the images.
-        kind: of ConvLoRA.
+        kind: the kind of ConvLoRA.
         layers: whose weights have adaptors.
-        biases: whether they have.
+        biases: whether biases have adaptors.
     """
 
     rho: float
@@ -76,7 +76,7 @@ def network() -> nn.Module:
         nn.Conv2d(1, 8, 3, stride=2, padding=1), nn.ReLU(), nn.Conv2d(8, 16, 3), nn.ReLU(),
         nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10),
     )  # fmt: skip
-    # torch's own first weights wait long on a plateau
+    # with torch's own first weights training waits long on a plateau
     for layer in net:
         if isinstance(layer, nn.Conv2d | nn.Linear):
             nn.init.kaiming_normal_(layer.weight)
@@ -88,7 +88,7 @@ def make_run(task: Task, case: Case, seed: int) -> Run:
     """The case's method on the task: client k has adaptor k mod C."""
     if not case.layers and not case.biases:
         return Run(task, methods.FedAvg(task.model), seed)
-    # optimal routing, which alone looks at the clusters, takes these for the true ones
+    # only optimal routing looks at the clusters, and takes these for the true ones
     task = replace(task, clusters=diagonal_clusters(task.num_clients, case.adaptors))
     method = methods.FLoRAL(
         task.model,
@@ -98,7 +98,7 @@ def make_run(task: Task, case: Case, seed: int) -> Run:
         convolution=case.kind,
         biases=case.biases,
     )
-    # biases are a question of their own: they have adaptors in all layers, or in none
+    # whether biases have adaptors is a choice of its own, for all layers at once
     kept = tuple(layer for name in case.layers for layer in LAYERS[name])
     method.plan = {
         name: adaptor

@@ -1,10 +1,11 @@
-"""Routers that ask first, where the clusters are not what they hope for: is routing="clustered" ever worse?
+"""Is routing="clustered" ever worse than learned routing? Federations whose clusters are not as it hopes.
 
     python benchmarks/asking.py --out book/results
 
-Forty clients of the digits, in federations whose clusters are absent, unequal, soft, or fewer or more than
-the adaptors; and the synthetic networks, where few clients have few samples. Every cell is FLoRAL with
-learned and with clustered routing on the same seeds. A cell that is in asking.json is not run again.
+Clustered routing looks for clusters among the clients' first gradients. Here forty clients of the digits have
+clusters that are absent, unequal, soft, or fewer or more than the adaptors. In the synthetic networks few
+clients have few samples. Every cell is FLoRAL with learned and with clustered routing on the same seeds.
+A cell that is in asking.json is not run again.
 """
 
 from collections.abc import Callable, Sequence
@@ -42,7 +43,7 @@ def few(task: Task, sizes: Sequence[int]) -> Task:
 
 
 def soft(task: Task) -> Task:
-    """Every client has half of its own data, and half of the next one's, who is of the next cluster."""
+    """Every client has half of its own data, and half of the next client's, who is in the next cluster."""
 
     def halves(shards: Sequence[Shard]) -> list[Shard]:
         pairs = zip(shards, [*shards[1:], shards[0]], strict=True)
@@ -51,7 +52,7 @@ def soft(task: Task) -> Task:
     return replace(task, train=halves(task.train), test=halves(task.test))
 
 
-# what is made of a federation, the clusters that it has, and the adaptors
+# how the federation is made, how many clusters it has, and how many adaptors
 FEDERATIONS: dict[str, tuple[Callable[[Task], Task], int, int]] = {
     "as it is": (lambda task: task, 4, 4),
     "nobody differs": (lambda task: task, 1, 4),

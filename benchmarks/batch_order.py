@@ -1,15 +1,18 @@
-"""What the order of its batches does to a model of Ensemble's, and a last batch that is nearly empty.
+"""What the order of the batches, and a last batch that is nearly empty, do to one of Ensemble's models.
 
     python benchmarks/batch_order.py cifar10-rotate --data DIR --out book/results
 
 With the true clusters each of Ensemble's models is trained by FedAvg among the clients of its own cluster.
-This is the model of cluster 0, whose images are as they are in the data set; so all test images are its own.
-Two things are tried, in all pairs. "fixed": the authors' public code (zeligism/FLoRAL, `get_flwr_data`) does
-not ask its data loaders to shuffle, so that a client's batches are the same in every round; "shuffled" draws
-new ones. And how large is the last batch of an epoch? It takes a step as long as the others. Of CIFAR-10 as
-we have it a client gets 2,496 or 2,497 images, and of the latter one is left over after 39 batches of 64.
-"-whole" leaves it out; with "-4" every client has a last batch of four, as with all 50,000 images.
-Writes batch-order-TASK.json, a line a run with the accuracy after every tenth round; a run that is there
+This script trains the model of cluster 0, whose images are as they are in the data set, and tests it on all
+test images. Two choices are tried, in all pairs:
+
+- "shuffled" draws new batches in every round. "fixed" keeps them: the authors' public code (zeligism/FLoRAL,
+  `get_flwr_data`) does not ask its data loaders to shuffle.
+- The last batch of an epoch takes a step as long as the others. Of CIFAR-10 as we have it a client gets 2,496
+  or 2,497 images, and of the latter one is left over after 39 batches of 64. "-whole" leaves it out; with "-4"
+  every client has a last batch of four, as with all 50,000 images.
+
+Writes batch-order-TASK.json, a line a run, with the accuracy after every tenth round. A run that is there
 already is not run again.
 """
 

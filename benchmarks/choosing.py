@@ -1,10 +1,10 @@
-"""How many adaptors, and how large: what a federation could know, and what was true.
+"""How many adaptors, and how large? What a federation could know, and what is true.
 
     python benchmarks/choosing.py digits-rotate adaptors --out book/results
 
-Every client keeps a fifth of its training samples for validation. Three parts: "adaptors" changes C,
-"budgets" changes rho as well, "counts" trains with eight adaptors where there are one, two or three clusters,
-or four and less data. Writes choosing-TASK-PART.json: for each federation the validation loss, the effective
+Every client keeps a fifth of its training samples for validation. Of the three parts "adaptors" changes C,
+"budgets" changes rho as well, "counts" trains eight adaptors where there are one, two or three clusters, or
+four and less data. Writes choosing-TASK-PART.json: for each federation the validation loss, the effective
 number of adaptors, the sizes, and the test accuracy, which no rule may look at.
 """
 
@@ -34,7 +34,7 @@ VALIDATION = 5  # one sample in so many
 
 
 def split(task: Task) -> tuple[Task, list[Shard]]:
-    """The task without every client's last samples, and these."""
+    """The task without every client's last samples, and these samples."""
     kept, away = [], []
     for shard in task.train:
         first = len(shard) - len(shard) // VALIDATION

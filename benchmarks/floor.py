@@ -1,9 +1,9 @@
 """The floor under a round: its matrix products and convolutions alone, as a few large library calls.
 
-Every step of training multiplies each linear or convolutional layer's inputs by its weight, and
-twice more on the way back, for the gradients of weight and inputs (the first layer's inputs need
-none). Here all samples of a round go through them at once, with one weight for all clients:
-nothing else is counted, not even activations, so no engine gets below this on these libraries.
+Every step of training multiplies each linear or convolutional layer's inputs by its weight. On the way
+back it multiplies twice more, for the gradients of weight and inputs (the first layer's inputs need
+none). Here all samples of a round go through these products at once, with one weight for all clients.
+Nothing else is counted, not even activations. So no engine gets below this on these libraries.
 """
 
 from collections.abc import Callable
@@ -14,7 +14,7 @@ import torch
 from measure import seconds
 from torch import Tensor, nn
 
-# Samples in one convolution: the outputs of many do not fit a cache, few do not keep all cores busy.
+# Samples in one convolution: the outputs of many do not fit into a cache, and few do not keep all cores busy.
 CHUNKS = (32, 128, 500)
 
 
@@ -22,9 +22,9 @@ class Product(NamedTuple):
     """One of a layer's products over all samples.
 
     Attributes:
-        name: of the layer, and which of the three it is.
+        name: the layer's name, and which of its three products this is.
         flops: 2 for each multiply-add.
-        run: computes it.
+        run: computes the product.
     """
 
     name: str
@@ -74,7 +74,7 @@ def products(
 
 
 def fastest(model: nn.Module, input_shape: tuple[int, ...], num_samples: int) -> list[Product]:
-    """The same, each in chunks of the size that is fastest on this CPU."""
+    """The products, each in chunks of the size that is fastest on this CPU."""
     choices = [products(model, input_shape, num_samples, chunk=chunk) for chunk in CHUNKS]
     return [
         min(same, key=lambda product: min(seconds(product.run) for _ in range(2)))
@@ -96,7 +96,7 @@ def _linear(layer: nn.Linear, num_rows: int) -> list[Product]:
 
 
 def _convolution(layer: nn.Conv2d, shape: tuple[int, ...], num_samples: int, chunk: int) -> list[Product]:
-    """The same three, a chunk of samples at a time."""
+    """Forward, weight gradient and input gradient of a convolution, a chunk of samples at a time."""
     options = (layer.stride, layer.padding, layer.dilation)
     weight = torch.randn(layer.weight.shape)
     inputs = torch.randn(min(chunk, num_samples), *shape)

@@ -1,9 +1,9 @@
-"""The paper's image federations on a GPU: seconds, share of the matrix-product rate, where time goes.
+"""The paper's image federations on a GPU: seconds, share of the matrix-product rate, and where time goes.
 
     python benchmarks/gpu.py
 
-Whole runs with evaluation, on data of the right shapes with random pixels. `--device cpu --rounds 2
---share 0.05` tries the script itself without a GPU.
+These are whole runs with evaluation, on data of the right shapes with random pixels. To try the script itself
+without a GPU: `--device cpu --rounds 2 --share 0.05`.
 """
 
 import time
@@ -32,7 +32,7 @@ GRAPHS = ("cudaGraphLaunch",)
 
 
 def tasks(share: float) -> dict[str, tuple[Task, int]]:
-    """The federations with that share of all samples, and C."""
+    """The federations, each with this share of all samples, and C."""
     augment = FlipAndCrop()
     return {
         "mnist": federation("mnist-rotate", share * 60_000, (1, 28, 28), 10, lambda: mlp(784, 200, 10)),
@@ -90,7 +90,7 @@ def product_rate(device: str, size: int) -> float:
 
 
 def flops_a_round(task: Task) -> int:
-    """Of the base model's products in a round, forward and backward."""
+    """Flops of the base model's products in a round, forward and backward."""
     sampled = num_sampled(task.num_clients, task.settings.participation)
     shape = tuple(task.train[0].inputs.shape[1:])
     one = floor.products(task.model, shape, num_samples=1)

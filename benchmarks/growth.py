@@ -3,8 +3,8 @@
     python benchmarks/growth.py --threads 2
 
 FLoRAL on the MNIST-shaped federation, one number changed at a time. Each case runs in a process of
-its own. Its memory is the process's peak after training over its peak before: over that of one which
-has loaded everything, built the task, and trained nothing.
+its own. Its memory is the growth of the process's peak in training: the peak before training, when everything
+is loaded and the task is built, is subtracted.
 """
 
 import json

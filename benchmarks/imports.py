@@ -2,7 +2,7 @@
 
     python benchmarks/imports.py
 
-Fresh processes, in turns; the difference is taken within each turn.
+Fresh processes import the two in turns; the difference is taken within each turn.
 """
 
 import statistics

@@ -2,8 +2,8 @@
 
     python benchmarks/laboratory.py
 
-The slider is moved in Python; in a browser the way there and back is added. Where other jobs share the
-machine, the seconds of the processor say more than those of the clock.
+The slider is moved in Python; a browser adds the way there and back. Where other jobs share the machine, the
+processor's seconds say more than the clock's.
 """
 
 import gc
@@ -31,7 +31,7 @@ def restart(laboratory: Laboratory, budget: float) -> tuple[float, float]:
 
 
 def measure(restarts: int) -> dict[str, Any]:
-    """Move the slider that often, and look every ten times."""
+    """Move the slider so many times, and look at memory and threads every ten times."""
     laboratory = Laboratory()
     laboratory.run()
     until = time.monotonic() + 60

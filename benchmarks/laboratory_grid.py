@@ -2,8 +2,8 @@
 
     python benchmarks/laboratory_grid.py
 
-Some minutes on one core. Every finished line of the grid is saved at once; called again, it goes on where
-it was interrupted.
+It takes some minutes on one core. Every finished line of the grid is saved at once. Called again, the script
+goes on where it was interrupted.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""What the benchmarks share: interleaved timing, the machine's description, and the JSON that they leave."""
+"""What the benchmarks share: interleaved timing, the machine's description, and the JSON files of results."""
 
 import json
 import platform
@@ -45,7 +45,7 @@ def ratio(above: Sequence[float], below: Sequence[float]) -> float:
     return statistics.median(first / second for first, second in zip(above, below, strict=True))
 
 
-@cache  # what a script saves later is of the same code, whatever has been changed since
+@cache  # asked once: what a script saves later was made by the same code, whatever has been changed since
 def machine() -> dict[str, object]:
     """Where, on what and by which command something was measured."""
     return {
@@ -60,7 +60,7 @@ def machine() -> dict[str, object]:
 
 
 def commit() -> str:
-    """The commit, with -dirty where any file has changed since, these scripts too."""
+    """The commit, with -dirty where any file, these scripts included, has changed since."""
     command = ["git", "describe", "--always", "--dirty", "--exclude=*"]
     try:
         return subprocess.run(command, cwd=HERE, capture_output=True, text=True, check=True).stdout.strip()
@@ -69,7 +69,7 @@ def commit() -> str:
 
 
 def process_bytes(name: str) -> int:
-    """Of this process as Linux counts them: "VmRSS" held now, "VmHWM" at most so far; 0 elsewhere."""
+    """Bytes of this process as Linux counts them: "VmRSS" are held now, "VmHWM" is the peak; 0 elsewhere."""
     status = Path("/proc/self/status")
     lines = status.read_text().splitlines() if status.exists() else []
     return next((1024 * int(line.split()[1]) for line in lines if line.startswith(f"{name}:")), 0)

@@ -2,8 +2,8 @@
 
     python benchmarks/mixing.py --device cpu
 
-A row is one layer and batch: the time with factors over the time with merged weights, that of the
-automatic choice over the better of the two, and that of the better one over the base layer's alone.
+A row is one layer and batch, with three ratios: the time with factors over the time with merged weights, the
+automatic choice's time over the better of these two, and the better one's time over the base layer's alone.
 """
 
 from collections.abc import Callable

@@ -1,7 +1,7 @@
 """The simplest federated rounds that one would write: a deep copy a client, torch's SGD, then averages.
 
-What the engines are compared with in rounds.py, and in the tests: equal numbers from other code.
-A round changes the server's model in place, and takes its batches (row numbers) from outside.
+The engines are compared with these rounds: their speed in rounds.py, and their numbers in the tests, which
+must be equal. A round changes the server's model in place, and takes its batches (row numbers) from outside.
 """
 
 import copy
@@ -20,7 +20,7 @@ ROUTER = "router_logits"
 
 
 class Ensemble(nn.Module):
-    """C whole models, of which a client uses the weights' mixture: f(sum_c pi_c w_c)."""
+    """C whole models; a client uses the mixture of their weights: f(sum_c pi_c w_c)."""
 
     def __init__(self, model: nn.Module, num_clusters: int) -> None:
         super().__init__()
@@ -78,7 +78,7 @@ def mixture_round(
     sampled: Sequence[int],
     batches: Sequence[Batches],
 ) -> None:
-    """The same, but what is clustered is averaged with pi_c^k N^k; routers (K, C) stay with their clients."""
+    """As above, but clustered parameters are averaged with pi_c^k N^k; routers (K, C) stay with clients."""
     states = []
     for client, rows in zip(sampled, batches, strict=True):
         local = copy.deepcopy(model)

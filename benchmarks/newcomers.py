@@ -1,11 +1,11 @@
-"""Clients that were not there in training: what each rule for their mixture comes to.
+"""Clients that were not there in training: how good is each rule for their mixtures?
 
     python benchmarks/newcomers.py digits-rotate --out book/results
 
-16 of 24 clients train a federation; then each of the 8 others draws a few of its training samples, and every
-rule makes a mixture of them. Writes newcomers-TASK.json: for each rule and number of samples the accuracy on
-the newcomer's test shard, and whether its largest weight is at the adaptor of its cluster: a number for each
-seed and newcomer, a mean over the draws.
+16 of 24 clients train a federation. Then each of the 8 others draws a few of its training samples, and every
+rule makes a mixture from these samples. Writes newcomers-TASK.json: for each rule and number of samples the
+accuracy on the newcomer's test shard, and how often its largest weight is at its cluster's adaptor. Both are
+means over the draws, for each seed and newcomer.
 """
 
 from collections.abc import Mapping
@@ -125,7 +125,7 @@ def tuned(models: Models, drawn: Shard) -> Models:
 
 
 def draw(task: Task, num_samples: int) -> Shard:
-    """Samples of each newcomer's own, several draws of each, one after the other: (D, num_samples, ...)."""
+    """Samples from each newcomer's own, several draws of each, one after the other: (D, num_samples, ...)."""
     inputs, targets = [], []
     for client in NEWCOMERS:
         shard, generator = task.train[client], torch.Generator().manual_seed(1000 * client + num_samples)
@@ -137,7 +137,7 @@ def draw(task: Task, num_samples: int) -> Shard:
 
 
 def accuracies(task: Task, parameters: Models) -> list[float]:
-    """Of each newcomer on its test shard, from D models, as many in a row for each; a mean over its own."""
+    """Each newcomer's accuracy on its test shard, a mean over its models, which are in a row among the D."""
     means = []
     for client, own in zip(NEWCOMERS, range(0, len(next(iter(parameters.values()))), NUM_DRAWS), strict=True):
         inputs, targets = task.test[client]
@@ -148,7 +148,7 @@ def accuracies(task: Task, parameters: Models) -> list[float]:
 
 
 def measure(task: Task, method: methods.FLoRAL, federation: Federation) -> list[Entry]:
-    """Of each rule and number of samples, each newcomer's accuracy and its share of right clusters."""
+    """For each rule and number of samples, every newcomer's accuracy and its share of right clusters."""
     models = models_of(method, federation)
     middle = middle_of(models)
     mixtures = method.mixtures(federation.state.private, NUM_TRAINED)

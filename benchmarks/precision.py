@@ -1,9 +1,9 @@
-"""What rounder arithmetic costs in accuracy and what it gives in seconds, with FLoRAL and optimal routing.
+"""What rounder arithmetic costs in accuracy and what it saves in seconds, with FLoRAL and optimal routing.
 
     python benchmarks/precision.py digits-rotate digits-label-shift --device cuda
 
 Writes precision-TASK.json: for each precision the final accuracy of every seed, in per cent, and the seconds
-that one of them takes a round. The seeds are trained side by side.
+a round of one seed. The seeds are trained side by side.
 """
 
 from pathlib import Path
@@ -43,7 +43,7 @@ def main(
             ]
             histories = [one.history for one in train_runs(runs, settings, device=device)]
             accuracy = [100 * (history.rounds[-1].test_accuracy or 0) for history in histories]
-            # a stack's first rounds set things up
+            # a stack's first rounds are not timed: they set things up
             seconds = sorted(entry.seconds for entry in histories[0].rounds)[length // 2]
             results[precision] = {"accuracy": accuracy, "seconds_a_round": seconds}
             told = torch.tensor(accuracy)

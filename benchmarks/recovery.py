@@ -1,10 +1,10 @@
-"""How far methods find the parameters that made the synthetic linear task, and what that depends on.
+"""How well do methods find the parameters that made the synthetic linear task, and what does it depend on?
 
     python benchmarks/recovery.py --out book/results
 
-Writes recovery.json, two kinds of lines. "bend": the scale alpha of the clusters' differences and a client's
-training samples are changed, for four methods. "clusters": FLoRAL with optimal routing on two, three and four
-clusters. Each line has a number for each seed, see `found`.
+Writes recovery.json with two kinds of lines. "bend" changes the scale alpha of the clusters' differences and
+a client's number of training samples, for four methods. "clusters" is FLoRAL with optimal routing on two,
+three and four clusters. Each line has a number for each seed; see `found`.
 """
 
 from collections.abc import Callable, Sequence
@@ -65,7 +65,7 @@ def found(run: Run, federation: Federation, truth: Truth) -> dict[str, float]:
     numbers = {
         "models": distance(models, truth.maps()[clusters]),
         "base": distance(state.shared["weight"], truth.base),
-        # clients have as many samples, so the centered base is the mean of their models
+        # all clients have equally many samples, so the centered base is the mean of their models
         "centered base": distance(models.mean(dim=0), truth.maps().mean(dim=0)),
     }
     if isinstance(run.method, methods.FLoRAL):

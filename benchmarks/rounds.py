@@ -2,9 +2,9 @@
 
     python benchmarks/rounds.py --threads 2
 
-The paper's MNIST and CIFAR-10 federations, with random pixels. Every repeat times the four one after
-another, one round each, after a round that is not counted; ratios are of times from the same repeat.
-For CIFAR-10 every client has a part of its 2,500 samples, so that a round does not take a minute.
+The paper's MNIST and CIFAR-10 federations, with random pixels. After a round that is not counted, every
+repeat times the four one after another, one round each. Ratios are of times from the same repeat. For
+CIFAR-10 every client has only a part of its 2,500 samples, so that a round does not take a minute.
 """
 
 import statistics
@@ -113,7 +113,7 @@ def main(
     records: list[Record] = []
     for record in measure_all(tasks, repeats):
         records.append(record)
-        path = save("rounds", records, out)  # after each method: what is measured is not lost
+        path = save("rounds", records, out)  # after each method, so that nothing measured is lost
         print(table([record]).to_string(index=False, float_format="{:.2f}".format), flush=True)
     print(path)
 

@@ -1,18 +1,22 @@
-"""What a server does that takes the average of the base, but goes a part of the way to that of the adaptors.
+"""A server that takes the base's average, but goes only a part of the way to the adaptors' average.
 
     python benchmarks/server_rate.py mnist-rotate --seeds 4 --data DIR --out book/results
 
-Algorithm 1 takes both averages as they are. The authors' public code (zeligism/FLoRAL, `get_param_groups`)
-gives the server's optimizer the rate 1 for the base and the *clients'* learning rate for the adaptors: 0.1 on
-MNIST. With --all-of-it its initialisation and its router's noise and floor are taken as well. That code
-(`LinearLoRA`, `ConvLoRA`) also leaves the adaptors' biases where torch draws those of the outer of two
-layers, uniform in +-1 / sqrt(its inputs): the rank, times the part of a kernel's sides that U has; the
-paper's adaptors add nothing at first. With --biases they are drawn here too, and those of Local Adaptor:
-together with --all-of-it, or alone, with Algorithm 1's server.
+Algorithm 1 takes both averages as they are. The authors' public code (zeligism/FLoRAL) does otherwise,
+and three parts of it are tried:
+
+- Its server's optimizer (`get_param_groups`) has the rate 1 for the base, but for the adaptors the *clients'*
+  learning rate: 0.1 on MNIST. This script does the same, except with --biases alone.
+- It has its own initialisation, and a router with noise and floor: --all-of-it.
+- Its adaptors (`LinearLoRA`, `ConvLoRA`) keep the biases that torch draws for the outer of two layers,
+  uniform in +-1 / sqrt(its inputs): the rank, times the part of a kernel's sides that U has. The paper's
+  adaptors add nothing at first. --biases draws them, for Local Adaptor too: together with --all-of-it, or
+  alone, with Algorithm 1's server.
+
 Writes server-rate-TASK.json, authors-TASK.json, authors-biases-TASK.json or biases-TASK.json: the test
 accuracy after all rounds, otherwise with the settings of the first table. A case that is there already is
-not run again.
-The accuracy is over all test images; on MNIST that is the table's mean over clients to 0.03 points.
+not run again. The accuracy is over all test images; on MNIST it is the table's mean over clients to 0.03
+points.
 """
 
 import itertools
@@ -38,7 +42,7 @@ LOCAL = "local"  # in place of a routing: Local Adaptor
 
 
 def drawn_biases(plan: Mapping[str, Adaptor], like: Mapping[str, Tensor], seed: int) -> dict[str, Tensor]:
-    """The adaptors' biases as torch draws those of the outer one of their two layers."""
+    """The adaptors' biases, as torch draws them for the outer of an adaptor's two layers."""
     drawn = {}
     for name, adaptor in plan.items():
         bias = f"{name.rpartition('.')[0]}.bias.L"
@@ -51,7 +55,7 @@ def drawn_biases(plan: Mapping[str, Adaptor], like: Mapping[str, Tensor], seed: 
 
 
 class PartOfTheWay(methods.FLoRAL):
-    """FLoRAL whose adaptors go a share of the way that their clients went."""
+    """FLoRAL whose adaptors go only a share of the way to their clients' average."""
 
     remembers_start = True
     share = 1.0
@@ -65,7 +69,7 @@ class PartOfTheWay(methods.FLoRAL):
         return state
 
     def finish(self, client: Roles, start: Roles) -> Roles:
-        """All clients started alike, so that their average goes that share of the way to the usual one."""
+        """All clients start alike, so their average then goes this share of the way to the usual one."""
         # a + eta (a^k - a)
         moved = {
             name: torch.lerp(start.clustered[name], tensor, self.share)
@@ -109,7 +113,7 @@ def main(
         settings = task.settings.with_changes(rounds=length, evaluate_every=length)
         share = 1.0 if biases and not all_of_it else settings.learning_rate
         method: methods.Method
-        if routing == LOCAL:  # whose adaptors never come to a server
+        if routing == LOCAL:  # its adaptors never come to a server
             method = DrawnLocalAdaptor(task.model, budget=rho, init="authors" if all_of_it else "paper")
         else:
             clusters = task.details["task_clusters"]

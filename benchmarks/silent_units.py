@@ -1,11 +1,11 @@
-"""Batch-NorA and affine norm adaptors, where batches have units that are zero and where they have none.
+"""Batch-NorA and affine norm adaptors, with and without units that are zero in a whole batch.
 
     python benchmarks/silent_units.py --out book/results
 
-The norms of the task `synthetic-mlp-norm` stand behind its ReLU and see batches of five: a unit may be zero
-in all of one. Larger batches, or norms before the ReLU, have few such units, or none. Writes
-silent-units.json: for each of the three, each rule and seed, the test loss at the end, or the round in which
-a client's loss stopped being a number.
+The norms of the task `synthetic-mlp-norm` stand behind its ReLU and see batches of five, so a unit may be
+zero in a whole batch. Larger batches, or norms before the ReLU, have few such units or none. Writes
+silent-units.json: for each of these three cases, each rule and each seed, the test loss at the end, or the
+round in which a client's loss stopped being a number.
 """
 
 from collections.abc import Iterator, Sequence
@@ -24,7 +24,8 @@ from floral_lite.federation import Federation, Settings, stacked_rounds
 from floral_lite.models import seeded
 
 TASK = "synthetic-mlp-norm"
-CASES = (("after", 5), ("after", 16), ("before", 5))  # the ReLU, and batches of so many
+# before or after the ReLU, and samples in a batch
+CASES = (("after", 5), ("after", 16), ("before", 5))
 RULES: tuple[Norms, ...] = ("affine", "batch_nora")
 
 
@@ -43,14 +44,14 @@ def make_run(seed: int, place: str, rule: Norms) -> Run:
 
 
 def ends(runs: Sequence[Run], settings: Settings) -> Iterator[dict[str, object]]:
-    """Of each run its seed, its last test loss, and the round in which it diverged: one of them is None."""
+    """Each run's seed, last test loss, and the round in which it diverged: one of the latter two is None."""
     done = 0
     federations: list[Federation] = []
     try:
         for federations in stacked_rounds(runs, settings):
             done = len(federations[0].history.rounds)
     except DivergenceError:
-        if len(runs) > 1:  # one of them did, and does not say which
+        if len(runs) > 1:  # one of them diverged, but the error does not say which
             for run in runs:
                 yield from ends([run], settings)
         else:

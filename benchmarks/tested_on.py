@@ -4,11 +4,13 @@
 
 The authors' public code (zeligism/FLoRAL, `get_partitioners`) gives one partitioner to the training and to
 the test split of CIFAR-100. If both then read the training split, a client is tested on all its training
-images, also where it is trained on 5% of them. Here the same personal models are scored on the client's test
-images, on the images that it was trained on, and on all training images of its shard. A row that ends with
-"-public" does all else that is known of that code: it begins with its initialisation and its adaptors'
-biases, see server_rate.py, and a group of labels is those with the same last digit.
-Writes tested-on-TASK.json, a line a run; a run that is there already is not run again.
+images, even where it is trained on only 5% of them. Here the same personal models are scored on the client's
+test images, on the images that they were trained on, and on all training images of the client's shard.
+
+A row that ends with "-public" also starts as that code does, with its initialisation and its adaptors' biases
+(see server_rate.py), and its groups of labels are those with the same last digit.
+
+Writes tested-on-TASK.json, a line a run. A run that is there already is not run again.
 """
 
 import itertools
@@ -42,7 +44,7 @@ ROWS: dict[str, dict[str, object]] = {
 
 
 def by_last_digit(data: Path | str | None) -> Images:
-    """CIFAR-100 with its labels renamed: 7, 17, ..., 97 are 70, 71, ..., 79, and so one cluster's group."""
+    """CIFAR-100 with its labels renamed: 7, 17, ..., 97 become 70, 71, ..., 79: one cluster's group."""
     images = cifar100(data)
     train, test = (10 * (y % 10) + y // 10 for y in (images.train_labels, images.test_labels))
     return images._replace(train_labels=train, test_labels=test)
@@ -64,7 +66,7 @@ def load(name: str, row: str, seed: int, data: Path | None) -> Task:
 
 @torch.no_grad()
 def accuracy(model: nn.Module, shard: Shard) -> float:
-    """In per cent."""
+    """Accuracy in per cent."""
     found = torch.cat([model(inputs).argmax(dim=1) for inputs in torch.split(shard.inputs, 500)])
     return 100 * (found == shard.targets).double().mean().item()
 
