@@ -1,6 +1,6 @@
 """Which pages the book has, and what every chapter's notebook takes from _config.yml.
 
-python book/_ext/chapters.py   writes that into the notebooks.
+python book/_ext/chapters.py   writes these parts into the notebooks.
 """
 
 import re
@@ -81,7 +81,7 @@ def solutions(notebook: nbformat.NotebookNode) -> list[nbformat.NotebookNode]:
 
 
 def fold(cell: nbformat.NotebookNode, title: str) -> None:
-    """Fold a cell's code in JupyterLab and Colab; the latter shows the title in its place."""
+    """Fold a cell's code in JupyterLab and Colab, which shows the title in its place."""
     cell.metadata.jupyter = {"source_hidden": True}
     cell.metadata.cellView = "form"
     if not cell.source.startswith(title):
@@ -89,9 +89,9 @@ def fold(cell: nbformat.NotebookNode, title: str) -> None:
 
 
 def mend(page: str, notebook: nbformat.NotebookNode) -> None:
-    """Put the install cell before the code, the address into links to Colab; any Python kernel will do.
+    """Put the install cell before the code and the address into links to Colab; allow any Python kernel.
 
-    Solutions are folded on the page. Here they are folded for JupyterLab and for Colab as well.
+    The page folds solutions by itself. Here they are folded for JupyterLab and Colab, too.
     """
     notebook.metadata = nbformat.from_dict(METADATA)
     cells = notebook.cells
@@ -99,7 +99,7 @@ def mend(page: str, notebook: nbformat.NotebookNode) -> None:
     if first == len(cells) or "floral-lite @ git+" not in cells[first].source:
         cells.insert(first, nbformat.v4.new_code_cell())
     cells[first].source = install_source()
-    cells[first].metadata.tags = ["remove-cell"]  # nobody runs it in the page
+    cells[first].metadata.tags = ["remove-cell"]  # nobody runs this cell on the page
     for cell in cells:
         if cell.cell_type == "markdown":
             cell.source = COLAB.sub(colab_url(page), cell.source)

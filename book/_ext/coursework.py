@@ -1,9 +1,9 @@
-"""Assignments for nbgrader out of the chapters: what `make coursework` runs.
+"""Turn the chapters into assignments for nbgrader: what `make coursework` runs.
 
 python book/_ext/coursework.py FOLDER [CHAPTER ...]
 
 FOLDER/student       a folder a chapter: the notebook without solutions
-FOLDER/instructor    a course of nbgrader: source/ with the solutions; submitted/ takes what comes back
+FOLDER/instructor    a course of nbgrader: source/ has the solutions, submitted/ takes the submissions
 
 An exercise of a chapter becomes three cells, which nbgrader knows by their metadata:
 
@@ -83,7 +83,7 @@ def exercise(label: str, stub: re.Match[str], solution: str) -> list[NotebookNod
     if checked is None:
         raise ValueError(f"exercise {label}: its solution never calls {check}(...)")
     answer = f"{empty.rstrip()}\n### BEGIN SOLUTION\n\n\n{solution}\n{mine} = {checked[1]}\n### END SOLUTION"
-    # A submission is graded with the check as it was, should it have been replaced above.
+    # A submission is graded with the original check, should a student have replaced it above.
     test = f"### BEGIN HIDDEN TESTS\n{checks.strip()}\n\n\n### END HIDDEN TESTS\n{check}({mine})"
     return [graded("check", label, checks), graded("answer", label, answer), graded("test", label, test)]
 
@@ -128,7 +128,7 @@ def convert(notebook: NotebookNode) -> NotebookNode:
 
 
 def write(paths: list[Path], folder: Path) -> None:
-    """Make the two folders. Sources that are there stay, they may have been edited; so do grades."""
+    """Make the two folders. Existing sources stay, since they may have been edited; so do grades."""
     from nbgrader.apps import NbGraderAPI  # here, since it takes seconds and warns
 
     course = folder.resolve() / "instructor"
@@ -136,7 +136,7 @@ def write(paths: list[Path], folder: Path) -> None:
     (course / "nbgrader_config.py").write_text(CONFIG, encoding="utf-8")
     config = PyFileConfigLoader("nbgrader_config.py", path=str(course)).load_config()
     config.CourseDirectory.root = str(course)
-    # nbgrader calls alembic by its name: it is beside this Python, in an environment perhaps not activated.
+    # nbgrader calls alembic by name: it is beside this Python, whose environment may not be activated.
     os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     grader = NbGraderAPI(config=config)
     for path in paths:

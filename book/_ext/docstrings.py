@@ -1,4 +1,4 @@
-"""The package's docstrings are plain text, as help() shows them; made safe for reST, with links to code."""
+"""Make the package's docstrings, plain text as help() shows them, safe for reST, and link names to code."""
 
 import inspect
 import re
@@ -16,18 +16,18 @@ import chapters
 
 PACKAGE = Path(import_module("floral_lite").__path__[0])
 PLACE = chapters.repository()
-# An asterisk or a bar is one, as in the shape (C, *S) and the norm ||w||; the package has no *emphasis*.
-# And a letter that is all there is, such as "num_clients: K.", begins no list with the items A., B., ...
+# An asterisk or a bar is just itself, as in the shape (C, *S) and the norm ||w||: nothing has *emphasis*.
+# A single letter, such as "num_clients: K.", does not begin a list with the items A., B., ...
 MARKUP = re.compile(r"[*|]|(^|(?<=: ))[A-Z](?=\.$)")
-# Napoleon takes words before a colon for a type, in the first line of a property or under "Returns:".
-# The package's types are in its annotations: such a colon is hidden from it, and comes back afterwards.
+# In the first line of a property or under "Returns:", napoleon takes words before a colon for a type. But the
+# package's types are in its annotations, so such a colon is hidden from napoleon and put back afterwards.
 HIDDEN_COLON = "\N{RATIO}"
 # What signatures call numpy's type of anything that becomes an array: a line for each of its cases.
 ARRAY_LIKE = stringify_annotation(npt.ArrayLike, "smart")
 
 
 def keep_plain(app: Sphinx, what: str, name: str, thing: object, options: object, lines: list[str]) -> None:
-    """Escape what reST would take for markup, but for examples, which are code up to the next empty line."""
+    """Escape what reST would take for markup. Examples stay as they are: code up to the next empty line."""
     in_example = False
     for number, line in enumerate(lines):
         in_example = bool(line.strip()) and (in_example or line.lstrip().startswith(">>>"))
@@ -36,14 +36,14 @@ def keep_plain(app: Sphinx, what: str, name: str, thing: object, options: object
 
 
 def hide_colons(app: Sphinx, what: str, name: str, thing: object, options: object, lines: list[str]) -> None:
-    """So that a sentence with a colon stays one, where napoleon would look for a type."""
+    """Hide colons where napoleon would look for a type, so that a sentence with a colon stays one."""
     for number, (before, line) in enumerate(zip(["", *lines], tuple(lines), strict=False)):
         if before == "Returns:" or (what == "property" and number == 0):
             lines[number] = line.replace(":", HIDDEN_COLON)
 
 
 def show_colons(app: Sphinx, what: str, name: str, thing: object, options: object, lines: list[str]) -> None:
-    """The same colons once more."""
+    """Put the hidden colons back."""
     lines[:] = [line.replace(HIDDEN_COLON, ":") for line in lines]
 
 
@@ -80,7 +80,7 @@ def source_url(domain: str, info: dict[str, str]) -> str | None:
 def lists_of_parameters(
     app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: object
 ) -> None:
-    """Parameters stand below each other in a <dl>, which screen readers take for terms and definitions."""
+    """Make spans of a signature's <dl>, which screen readers take for terms and definitions."""
 
     def as_spans(signature: re.Match[str]) -> str:
         names = {"<dl>": '<span class="parameters">', "<dd>": "<span>"}
@@ -90,7 +90,7 @@ def lists_of_parameters(
 
 
 def name_source(app: Sphinx, config: Config) -> None:
-    """A function cannot stand in _config.yml."""
+    """Set the function that finds sources, which _config.yml cannot hold."""
     config.linkcode_resolve = source_url
 
 

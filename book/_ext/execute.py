@@ -1,4 +1,4 @@
-"""Run the chapters as a reader runs them, side by side, and keep what they show for the book's pages.
+"""Run the chapters as a reader does, side by side, and keep their outputs for the book's pages.
 
 python book/_ext/execute.py [--cache FOLDER] [CHAPTER ...]   "07" is enough of a chapter's name
 """
@@ -20,7 +20,7 @@ from traitlets.config import Config
 
 import chapters
 
-# Runs in the kernel behind the last cell: a check of an exercise that takes anything checks nothing.
+# Runs in the kernel after the last cell: an exercise's check that accepts anything checks nothing.
 CHECKS_REFUSE_NONSENSE = """
 for name, check in [(name, value) for name, value in globals().items() if name.startswith("check_")]:
     try:
@@ -59,7 +59,7 @@ def execute(path: Path) -> tuple[nbformat.NotebookNode, float]:
     notebook.cells.append(nbformat.v4.new_code_cell(CHECKS_REFUSE_NONSENSE))
     began = time.perf_counter()
     with TemporaryDirectory() as folder, TemporaryDirectory() as sockets:
-        # Sockets that are files: a free port can be gone before the kernel that it was chosen for takes it.
+        # Sockets that are files: a free port can be taken before the kernel for which it was chosen opens it.
         config = Config(KernelManager={"transport": "ipc", "ip": f"{sockets}/kernel"})
         client = NotebookClient(
             notebook, config=config, timeout=600, resources={"metadata": {"path": folder}}

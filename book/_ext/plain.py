@@ -1,9 +1,9 @@
-"""The chapters for Colab and Jupyter, which know no MyST: `make notebooks`, and the pages' download buttons.
+"""Write the chapters for Colab and Jupyter without MyST: `make notebooks`, and the pages' download buttons.
 
 python book/_ext/plain.py FOLDER
 
-Directives and roles become Markdown and mathematics that every notebook shows, with the numbers of the built
-pages; what is folded there is folded here. Code stays as it is.
+Directives and roles become Markdown and mathematics that every notebook shows, numbered as on the built
+pages. What the pages fold is folded here, too. Code stays as it is.
 """
 
 import re
@@ -31,7 +31,7 @@ PAGE_LINK = re.compile(r"\]\(((?!https?:|#)[^)\s]+\.(?:ipynb|md))\)")  # to anot
 
 
 class Target(NamedTuple):
-    """What can be referred to: the page that has it, and what a reference without words says."""
+    """The target of a reference: its page, and the text of a reference that has no words of its own."""
 
     file: str
     words: str
@@ -39,7 +39,7 @@ class Target(NamedTuple):
 
 @cache
 def targets() -> dict[str, Target]:
-    """All labels of the notebooks. Equations and exercises are counted through the book."""
+    """All labels of the notebooks. Equations and exercises are numbered through the book."""
     found: dict[str, Target] = {}
     equations = exercises = 0
     for path in chapters.notebooks():
@@ -76,7 +76,7 @@ def citation(key: str, in_text: bool) -> str:
 
 
 def role(found: re.Match[str]) -> str:
-    """A role of MyST as words, with a link where it leads to another page."""
+    """A MyST role as words, with a link if it leads to another page."""
     kind, words, key = found.groups()
     if kind.startswith("cite"):
         return citation(key, in_text=kind == "cite:t")
@@ -134,7 +134,7 @@ def fold_solutions(notebook: NotebookNode) -> None:
 
 
 def convert(page: str, notebook: NotebookNode) -> NotebookNode:
-    """A chapter without MyST; what refers to its own page has no link."""
+    """A chapter without MyST; references to its own page are not links."""
     fold_solutions(notebook)
     own = re.compile(rf"\[([^\[\]]*)\]\({re.escape(chapters.notebooks_url())}/{page}\.ipynb\)")
     for cell in notebook.cells:

@@ -1,4 +1,4 @@
-"""What the book's pages need to stand alone: local scripts, each of them once, no kernel, numbers, Colab."""
+"""Let the book's pages stand alone: local scripts, each once; no kernel; chapter numbers; links to Colab."""
 
 import json
 import os
@@ -20,7 +20,7 @@ INTEGRITY = "sha384-4kE/rQ11E8xT9QgrCBTyvenkuPfQo8rXYQvJZuMgxyPOoUfpatjQPlgdv6V5
 
 
 def choose_mathjax(app: Sphinx, config: Config) -> None:
-    """MathJax from the book's own folder, or, where npm did not put it there, from a CDN."""
+    """Take MathJax from the book's own folder or, if npm has not put it there, from a CDN."""
     vendored = BOOK / "_vendor"
     if (vendored / SCRIPT).exists():
         config.html_static_path.append(str(vendored))
@@ -34,7 +34,7 @@ def choose_mathjax(app: Sphinx, config: Config) -> None:
 def keep_scripts_once(
     app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: object
 ) -> None:
-    """Sphinx 7.4 adds late inline scripts twice, which throws; those of sphinx-thebe have no use here."""
+    """Sphinx 7.4 adds late inline scripts twice, which throws; sphinx-thebe's scripts have no use here."""
     kept: dict[tuple[str, str], Any] = {}
     for script in context.get("script_files", []):
         attributes = getattr(script, "attributes", {})
@@ -47,7 +47,7 @@ def keep_scripts_once(
 def open_plain_notebooks(
     app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: object
 ) -> None:
-    """The theme's button would open a chapter's source in Colab, which knows no MyST."""
+    """The theme's button would open a chapter's MyST source in Colab: let it open the plain notebook."""
     for group in context.get("header_buttons", []):
         for button in group.get("buttons", []):
             if button["text"] == "Colab":
@@ -55,20 +55,20 @@ def open_plain_notebooks(
 
 
 def bring_plain_notebooks(app: Sphinx, exception: Exception | None) -> None:
-    """So does the button that downloads a page; it brings what Sphinx has put into _sources."""
+    """Let the download button bring the plain notebook, too: it takes what Sphinx has put into _sources."""
     if exception is None and app.builder.name == "html":
         plain.write(Path(app.outdir) / "_sources")
 
 
 def number_chapters(app: Sphinx, doctree: nodes.document) -> None:
-    """The text says "chapter 9": the title has its file's 9, on the page and in the contents."""
+    """Give a title its file's number, on the page and in the contents, since the text says "chapter 9"."""
     if number := re.match(r"\d\d(?=-)", app.env.docname):
         next(doctree.findall(nodes.title)).insert(0, nodes.Text(f"{int(number[0])}. "))
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
     """Called by Sphinx."""
-    # Chapters run as children of this process; sliders and explorers then need no kernel.
+    # The chapters' processes inherit this variable; their sliders and explorers then need no kernel.
     os.environ["FLORAL_LITE_STATIC_PAGE"] = "1"
     app.connect("config-inited", choose_mathjax)
     app.connect("doctree-read", number_chapters, priority=400)  # before Sphinx collects the titles

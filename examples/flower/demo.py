@@ -1,4 +1,4 @@
-"""A federation over Flower on this machine, and the same on the engine: `make flower-demo`."""
+"""A federation over Flower on this machine, compared with the engine's: `make flower-demo`."""
 
 import argparse
 import json
@@ -69,7 +69,7 @@ def main() -> None:
 
 
 def describe(command: list[str]) -> dict[str, Any]:
-    """What made a file of numbers."""
+    """The description of what made a file of numbers."""
     words = [f"examples/flower/{Path(command[0]).name}", *command[1:]]
     made = provenance(torch.device("cpu"), " ".join(["python", *words]))
     made["versions"]["flwr"] = version("flwr")
@@ -84,7 +84,7 @@ def write(numbers: dict[str, Any], path: Path | None) -> None:
 
 
 def costs(history: History, engine: History) -> dict[str, Any]:
-    """What the rounds of a run cost over Flower and on the engine."""
+    """The cost of a run's rounds over Flower and on the engine."""
     return {
         "round_seconds": [round(entry.seconds, 3) for entry in history.rounds],
         "engine_round_seconds": [round(entry.seconds, 3) for entry in engine.rounds],

@@ -1,4 +1,4 @@
-"""Flower on this machine alone: a SuperLink and SuperNodes on loopback, with TLS and keys of their own."""
+"""Flower on this machine alone: a SuperLink and SuperNodes on loopback, with TLS and their own keys."""
 
 import datetime
 import ipaddress
@@ -20,7 +20,7 @@ HOST = "127.0.0.1"
 
 
 class Deployment:
-    """Its processes; on leaving the `with` all of them are ended.
+    """A deployment's processes, which all end on leaving the `with`.
 
     Args:
         folder: for keys, logs, the SuperLink's database and the clients' own files.
@@ -54,7 +54,7 @@ class Deployment:
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
 
     def __enter__(self) -> "Deployment":
-        """Start everything, and wait until it is there."""
+        """Start everything, and wait until everything is up."""
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # or everything would go on without us
         try:
             self.start_superlink()
@@ -77,11 +77,11 @@ class Deployment:
         return self.folder / f"node-{client}"
 
     def own(self, client: int) -> Path:
-        """The folder in which a client keeps what is its own."""
+        """The folder in which a client keeps its own files."""
         return self.folder / f"client-{client}"
 
     def start_superlink(self) -> None:
-        """Start the server's side; its database is in a file, so that it knows the nodes when restarted."""
+        """Start the server's side. Its database is a file, so after a restart it still knows the nodes."""
         self._start(
             "superlink",
             *("flower-superlink", "--host", HOST, "--port", str(self.port)),
@@ -105,7 +105,7 @@ class Deployment:
         )
 
     def flwr(self, *arguments: object) -> str:
-        """Flower's command line, and what it says."""
+        """Run Flower's command line, and return its output."""
         done = subprocess.run(
             ["flwr", *map(str, arguments)], env=self.environment, capture_output=True, text=True, check=False
         )
@@ -124,7 +124,7 @@ class Deployment:
             process.wait()
 
     def wait(self, what: str, condition: Callable[[], bool]) -> float:
-        """Wait until a condition holds; the seconds that it took.
+        """Wait until a condition holds, and return the seconds that it took.
 
         Raises:
             RuntimeError: it took longer than `patience`, or the SuperLink has ended by itself.
@@ -150,13 +150,13 @@ class Deployment:
             )
 
     def _listens(self) -> bool:
-        """Whether the SuperLink does."""
+        """Whether the SuperLink listens."""
         with socket.socket() as probe:
             return probe.connect_ex((HOST, self.port)) == 0
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports on which nobody listens at the moment."""
+    """Ports on which nothing listens at the moment."""
     sockets = [socket.socket() for _ in range(count)]
     for one in sockets:
         one.bind((HOST, 0))
@@ -167,7 +167,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def make_node_key(path: Path) -> None:
-    """A SuperNode's key pair, on a curve of NIST's, in OpenSSH's format."""
+    """A SuperNode's key pair, on a NIST curve, in OpenSSH's format."""
     key = ec.generate_private_key(ec.SECP384R1())
     write_key(path, key, serialization.PrivateFormat.OpenSSH)
     public = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
@@ -181,7 +181,7 @@ def write_key(path: Path, key: ec.EllipticCurvePrivateKey, form: serialization.P
 
 
 def make_certificates(folder: Path) -> None:
-    """An authority of our own for a day, and what it says of the server on loopback."""
+    """A certificate authority of our own, valid for a day, and its certificate for the server on loopback."""
     now = datetime.datetime.now(datetime.timezone.utc)
 
     def certificate(name: str, key: Any, issuer: str, signer: Any, *extensions: Any) -> x509.Certificate:

@@ -1,4 +1,4 @@
-"""What happens when parts of a federation over Flower are killed: each fault, and what came of it."""
+"""What happens when parts of a federation over Flower are killed: each fault and its consequence."""
 
 import argparse
 import json
@@ -67,7 +67,7 @@ def done(server: Path) -> int:
 
 
 def own(deployment: Deployment, client: int, kept: str = "after") -> tuple[int, torch.Tensor]:
-    """The last round that a client trained in, and its router after or before it; round 0 if none."""
+    """The last round in which a client trained, and its router after or before this round; 0 if none."""
     for path in deployment.own(client).rglob("client-*.safetensors"):
         with safe_open(path, framework="pt") as file:
             return int(file.metadata()["round"]), file.get_tensor(f"{kept}/router_logits")

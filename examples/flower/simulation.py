@@ -1,6 +1,6 @@
-"""What a round costs in Flower's simulation, by method: seconds, and the bytes down and up of each client.
+"""What a round costs in Flower's simulation, by method: seconds, and each client's bytes down and up.
 
-Beside what `make flower-demo` installs it needs `flwr[simulation]`, and MNIST for the paper's network.
+It needs `flwr[simulation]` beside what `make flower-demo` installs, and MNIST for the paper's network.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from floral_lite.federation import Population
 from floral_lite.flower import client_app, server_app
 
 METHODS = ("fedavg", "local-adaptor", "floral", "ensemble")
-# C and rho of the paper, which a method has where nothing else is asked for.
+# The paper's C and rho, a method's values where nothing else is asked for.
 NUM_CLUSTERS, BUDGET = 4, 0.01
 # One worker, as the engine has one thread.
 ONE_WORKER = {"client_resources": {"num_cpus": 1}, "init_args": {"num_cpus": 1, "log_to_driver": False}}
@@ -102,7 +102,7 @@ def paper_numbers(name: str, model: nn.Module) -> int:
 
 
 def from_files(run: Run, folder: Path) -> Run:
-    """The run without its data: a client reads its own file, as it does in a deployment."""
+    """The run without its data: each client reads its own file, as in a deployment."""
 
     def shards(kind: str) -> Population:
         def read(client: int) -> Shard:
@@ -115,7 +115,7 @@ def from_files(run: Run, folder: Path) -> Run:
 
 
 def count(grid: Grid, sizes: dict[str, list[int]]) -> None:
-    """Note the size of every message of the training that passes."""
+    """Note the size of every message that passes in training."""
     carry = grid.send_and_receive
 
     def counted(messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
@@ -130,7 +130,7 @@ def count(grid: Grid, sizes: dict[str, list[int]]) -> None:
 
 
 def num_bytes(message: Message) -> int:
-    """The bytes that Flower makes of a message for the network; gRPC and TLS put them into frames."""
+    """The bytes that Flower makes of a message for the network, before gRPC and TLS put them into frames."""
     return sum(len(part.deflate()) for part in get_all_nested_objects(message).values())
 
 

@@ -1,4 +1,4 @@
-"""A federation over Flower: digits, turned by an angle of each client's own, and never sent anywhere."""
+"""A federation over Flower: digits that each client turns by its own angle and never sends anywhere."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,7 +17,7 @@ from floral_lite.models import mlp, seeded
 
 
 def make(config: Mapping[str, Any]) -> Run:
-    """Task, method and seed: the same on every machine, but for the data, of which each has its own."""
+    """Task, method and seed, the same on every machine; only the data are each machine's own."""
     num_clients = config["num-clients"]
     data = {
         "train_inputs": torch.zeros(1, 64),
@@ -52,7 +52,7 @@ server = ServerApp()
 
 @server.main()
 def main(grid: Grid, context: Context) -> None:
-    """The folder is in the configuration, so that another federation can have another."""
+    """Take the folder from the configuration, so that another federation can have another folder."""
     server_app(make, str(context.run_config["folder"]), min_replies=2, patience=60, timeout=600)(
         grid, context
     )
