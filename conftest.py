@@ -1,8 +1,8 @@
-"""Where Flower, an extra of its own, is missing, its part of the package is not searched for examples."""
+"""Do not search the package's part for Flower for examples where Flower, an optional extra, is missing."""
 
 from importlib.util import find_spec
 
-# first, or pytest loads a file whose examples it runs once more: its classes would then be two
+# imported first: otherwise pytest loads a file with examples a second time, and its classes exist twice
 import floral_lite  # noqa: F401
 
 collect_ignore = [] if find_spec("flwr") else ["floral_lite/flower"]
