@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from floral_lite import Floral, InputError, Router, Task, methods, train
 from floral_lite.adaptors import KINDS, VectorAdaptor
-from floral_lite.methods import Method, Part
+from floral_lite.factored import Blend
+from floral_lite.methods import ROUTER, Method, Part
 from floral_lite.methods.partly_private import PartlyPrivate
 from floral_lite.roles import Roles
 from tests.federations import agree, make_task, normal
@@ -481,3 +482,28 @@ def test_a_fixed_router_that_a_rule_of_ones_own_softens_keeps_all_clusters(task:
     ends = [train(task, method, engine=engine) for engine in ("fast", "loop")]
     agree(*ends)
     assert torch.tensor(ends[0].history.evaluated[-1].mixture).min() == pytest.approx(0.25)
+
+
+class SoftEnsemble(methods.Ensemble):
+    """Its clients' routers begin one-hot, and all models have some weight for each of them."""
+
+    def mixture(self, private: dict[str, Tensor]) -> Tensor:
+        mixture = super().mixture(private)
+        return (mixture + 1 / mixture.shape[-1]) / 2
+
+    def parts(self, client: Roles, draws: Tensor | None = None) -> dict[str, Part]:
+        mixture = self.mixture(client.private)
+        return {name: Blend(models, mixture) for name, models in client.clustered.items()}
+
+
+class Undecided(methods.FLoRAL):
+    """After a round a client's router, which began one-hot, is uniform."""
+
+    def finish(self, client: Roles, start: Roles) -> Roles:
+        return client._replace(private={ROUTER: torch.zeros_like(client.private[ROUTER])})
+
+
+@pytest.mark.parametrize("take", [SoftEnsemble, Undecided])
+def test_a_subclass_that_gives_other_clusters_weight_keeps_them_all(task: Task, take: Any) -> None:
+    method = take(task.model, num_clusters=2, routing="optimal")
+    agree(*(train(task, method, engine=engine) for engine in ("fast", "loop")))

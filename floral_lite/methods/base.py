@@ -239,7 +239,8 @@ class Method(ABC):
     def only_cluster(self, private: dict[str, Tensor]) -> Tensor | None:
         """The one cluster that each client of a stack uses, (k,), if its weights of all others stay 0.
 
-        The fast engine then leaves the others out. None where weights are soft, or may change.
+        The fast engine then leaves the others out. None where weights are soft, or may change. A class of
+        your own is asked only if it defines this itself: what it inherits may not hold for it.
         """
         return None
 
