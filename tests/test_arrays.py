@@ -333,3 +333,16 @@ GRAY = np.zeros((20, 6, 6), np.uint8)
 def test_arrays_that_make_no_task_are_refused(given: Any, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         tasks.from_arrays(*given, **{**FOUR, "transform": "rotate", **changes})
+
+
+class Scaled(nn.Linear):
+    """A layer that keeps a tensor of the graph, which torch cannot copy."""
+
+    def __init__(self) -> None:
+        super().__init__(36, 6)
+        self.scaled = 2 * self.weight
+
+
+def test_where_a_network_cannot_be_copied_torch_says_so() -> None:
+    with pytest.raises(RuntimeError, match="support the deepcopy protocol"):
+        tasks.from_arrays(IMAGES.reshape(120, 36), LABELS, **{**FOUR, "model": Scaled, "num_clusters": 1})

@@ -109,9 +109,10 @@ def first_dtype(model: nn.Module) -> torch.dtype:
 
 def check_model(model: nn.Module, inputs: Tensor) -> None:
     """Raise InputError unless a copy of the model takes such inputs (N, ...)."""
+    copied = copy.deepcopy(model)  # not below: where a network cannot be copied, the inputs are not to blame
     try:
         with torch.no_grad():
-            copy.deepcopy(model).eval()(as_float(inputs[:1]).clone())
+            copied.eval()(as_float(inputs[:1]).clone())
     except (RuntimeError, ValueError, IndexError, TypeError) as error:
         told = (str(error).strip() or type(error).__name__).splitlines()[0]
         advice = ADVICE if inputs.is_floating_point() or inputs.dtype == torch.uint8 else INTEGERS
