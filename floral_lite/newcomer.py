@@ -157,11 +157,12 @@ def prototypes(
         "features of a client must be (N, d), N at least 1 and d that of all others, with a label for each "
         "of the N samples",
     )
+    for of_own in labels:
+        _check_labels(of_own, num_labels)
     num_clusters, num_features = mixtures.shape[1], features[0].shape[-1]
     sums = features[0].new_zeros(num_clusters, num_labels, num_features)
     counts = features[0].new_zeros(num_clusters, num_labels)
     for own, of_own, mixture in zip(features, labels, mixtures, strict=True):
-        _check_labels(of_own, num_labels)
         here = torch.nn.functional.one_hot(of_own.long(), num_labels).to(own)  # (N^k, L)
         # sum_k pi_c^k sum_{i : y_i = y} h(x_i), and how many that are
         sums += mixture[:, None, None] * (here.T @ own)

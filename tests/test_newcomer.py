@@ -191,6 +191,7 @@ def test_a_one_hot_router_stays() -> None:
         (lambda: prototypes([], [], torch.ones(0, 1), L), "features are of 0 clients"),
         (lambda: prototypes([FEATURES[0]], [LABELS[0]], torch.ones(1, 2), L), "mixtures"),
         (lambda: prototypes([FEATURES[0]], [LABELS[0] + 1], torch.ones(1, 1), L), "labels go from"),
+        (lambda: prototypes([FEATURES[0]], [LABELS[0]], torch.ones(1, 1), -1), "labels go from"),
         (lambda: prototypes([FEATURES[0]], [LABELS[0].double()], torch.ones(1, 1), L), "integers"),
         (lambda: prototypes([FEATURES[0]], [LABELS[0, 1:]], torch.ones(1, 1), L), "a label for each"),
     ],
