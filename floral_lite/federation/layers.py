@@ -80,7 +80,7 @@ class Fused(NamedTuple):
 
 
 def linear(inputs: Tensor, weight: Part, bias: Tensor | None, fused: Fused | None) -> Tensor:
-    """A linear layer of every client; if `fused` is given, weights take their steps in the backward pass."""
+    """A linear layer of every client; weights that `fused` allows take their steps in the backward pass."""
     if inputs.dim() > 3:  # a sample's rows, such as its words, are so many inputs more
         outputs = linear(inputs.flatten(1, -2), weight, bias, fused)
         return outputs.reshape(*inputs.shape[:-1], outputs.shape[-1])
@@ -163,7 +163,7 @@ def stacked_forward(
         parts: the clients' parameters, each with an axis of clients in front.
         inputs: shape (k, B, ...).
         keys: that dropout's masks follow from, shape (k,); None in evaluation.
-        fused: in training, if weights may take their steps in the backward pass.
+        fused: in training, which weights may take their steps in the backward pass.
 
     Returns:
         Outputs, shape (k, B, ...).
