@@ -68,6 +68,10 @@ class PartOfTheWay(methods.FLoRAL):
             state.clustered.update(drawn_biases(self.plan, state.clustered, seed))
         return state
 
+    def only_cluster(self, private: dict[str, Tensor]) -> Tensor | None:
+        """As for FLoRAL: a router that is one-hot stays so."""
+        return super().only_cluster(private)
+
     def finish(self, client: Roles, start: Roles) -> Roles:
         """All clients start alike, so their average then goes this share of the way to the usual one."""
         # a + eta (a^k - a)
