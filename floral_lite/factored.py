@@ -170,7 +170,9 @@ def _along_own_sides(weight: Mixture, **settings: Any) -> tuple[dict[str, Any], 
             if isinstance(value, str):  # 'same' and 'valid' mean the right thing for each kernel
                 chosen[name] = value
                 continue
-            sides = value if isinstance(value, (tuple, list)) else [value] * (len(adaptor.shape) - 2)
+            sides = value if isinstance(value, (tuple, list)) else [value]
+            if len(sides) == 1:  # torch takes one number for all
+                sides = [*sides] * (len(adaptor.shape) - 2)
             chosen[name] = [v if axis in axes else neutral[name] for axis, v in enumerate(sides, start=2)]
         return chosen
 

@@ -146,6 +146,15 @@ def test_the_cost_of_a_convolutions_factors_is_what_torch_counts(
     assert 2 * cost * 3 * weight.adaptor.rank == operations(run) - operations(lambda: layer(inputs))
 
 
+def test_a_convolutions_settings_may_be_one_number_for_all_sides() -> None:
+    model = trained(nn.Conv2d(4, 8, 3, stride=(2,), padding=(1,), dilation=(1,)))  # type: ignore[arg-type]
+    inputs = random(2, 4, 6, 6)
+    model.mixing = "merged"
+    merged = model(inputs)
+    model.mixing = "factored"
+    close(model(inputs), merged)
+
+
 @pytest.mark.parametrize("shape", [(5, 6), (2, 3, 6), (6,)])
 def test_the_cost_of_a_linear_layers_factors_is_what_torch_counts(shape: tuple[int, ...]) -> None:
     layer, inputs = nn.Linear(6, 4), torch.randn(shape)
