@@ -219,6 +219,14 @@ def test_a_layer_that_vmap_does_not_know_is_told_with_the_way_out() -> None:
     assert len(train(task, methods.FedAvg(task.model), engine="loop").history.rounds) == 2
 
 
+def test_a_layer_norm_in_bfloat16_on_a_cpu_is_told_and_the_loop_takes_it() -> None:
+    task = two_clients(lambda: nn.Sequential(nn.Linear(5, 4), nn.LayerNorm(4), nn.Linear(4, 2)))
+    method, rounder = methods.FedAvg(task.model), {"precision": "bfloat16", "rounds": 1}
+    with pytest.raises(InputError, match=r"use engine='loop': .*expected scalar type BFloat16"):
+        train(task, method, **rounder)
+    assert len(train(task, method, engine="loop", **rounder).history.rounds) == 1
+
+
 def among_two(outputs: Tensor, targets: Tensor) -> Tensor:
     """A loss that vmap cannot follow."""
     return nn.functional.cross_entropy(outputs[targets < 2], targets[targets < 2])

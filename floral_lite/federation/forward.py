@@ -17,8 +17,14 @@ from ..methods.base import added_up
 from ..mixing import Mixing, Route
 from ..roles import Roles, is_statistic
 
-# How torch's messages begin where vmap or grad cannot follow a model.
-VMAP = ("vmap: ", "Batching rule not implemented", "During a grad (vjp, jvp, grad, etc) transform")
+# How torch's messages begin where vmap or grad cannot follow a model; the last one of a layer norm in
+# bfloat16 on a CPU.
+VMAP = (
+    "vmap: ",
+    "Batching rule not implemented",
+    "During a grad (vjp, jvp, grad, etc) transform",
+    "expected scalar type BFloat16",
+)
 
 
 @contextmanager
