@@ -64,8 +64,10 @@ def main(
     """Run what is missing, and save after each run."""
     torch.set_num_threads(1)
     file = f"batch-order-{name}"
-    for case, seed in itertools.product(cases.split(","), range(1, seeds + 1)):
+    chosen = cases.split(",")
+    for case in chosen:
         require(case in CASES, f"{case} is no case: name some of {', '.join(CASES)}")
+    for case, seed in itertools.product(chosen, range(1, seeds + 1)):
         length = rounds or tasks.TASKS[name].settings.rounds
         if (case, seed, length) in {
             (line["case"], line["seed"], line["rounds"]) for line in saved(file, out)

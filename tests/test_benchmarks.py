@@ -629,7 +629,8 @@ def test_a_model_of_one_cluster_is_trained_in_each_order(benchmark: Any, tmp_pat
     assert len({tuple(line["accuracy"]) for line in lines}) == 3
     assert [set(line["images"]) for line in lines] == [{72}, {72}, {64}]
     with pytest.raises(InputError, match="in order is no case"):
-        script.main("digits-rotate", cases="in order", out=tmp_path)
+        script.main("digits-rotate", cases="shuffled-4,in order", rounds=20, out=tmp_path / "nothing")
+    assert not (tmp_path / "nothing").exists()  # not after an hour of the first case
     with pytest.raises(InputError, match="synthetic-linear is no task of images"):
         script.of_one_cluster(tasks.load("synthetic-linear", seed=1), None)
 
