@@ -9,8 +9,8 @@ test images. Two choices are tried, in all pairs:
 - "shuffled" draws new batches in every round. "fixed" keeps them: the authors' public code (zeligism/FLoRAL,
   `get_flwr_data`) does not ask its data loaders to shuffle.
 - The last batch of an epoch takes a step as long as the others. Of CIFAR-10 as we have it a client gets
-  2,496 or 2,497 images, and of the latter one is left over after 39 batches of 64. "-whole" leaves it out.
-  With "-4" every client has a last batch of four, as with all 50,000 images.
+  2,496 or 2,497 images, and of the latter one is left over after 39 batches of 64. "-whole" leaves it out,
+  as the task itself does. With "-4" every client has a last batch of four, as with all 50,000 images.
 
 Writes batch-order-TASK.json, a line a run, with the accuracy after every tenth round. A run that is there
 already is not run again.
@@ -28,6 +28,7 @@ from measure import RESULTS, save, saved
 from floral_lite import Run, Task, methods, tasks, train_runs
 from floral_lite.errors import require
 from floral_lite.federation import Pool
+from floral_lite.tasks.recipe import make_tasks
 
 # How many samples the last batch of a client has; None for as many as are left over.
 LAST = {"": None, "-whole": 0, "-4": 4}
@@ -74,7 +75,8 @@ def main(
         }:
             continue
         order = case.split("-")[0]
-        task = of_one_cluster(tasks.load(name, seed=seed, data=data), LAST[case.removeprefix(order)])
+        (task,) = make_tasks(name, replace(tasks.TASKS[name], multiple_of=1), [seed], 1.0, data=data)
+        task = of_one_cluster(task, LAST[case.removeprefix(order)])
         settings = task.settings.with_changes(rounds=length, evaluate_every=10, shuffle=order == "shuffled")
         unfinished = None if checkpoints is None else checkpoints / f"{name}-{case}-{seed}"
         run = Run(task, methods.FedAvg(task.model), seed)

@@ -200,17 +200,26 @@ def test_reduced_cifar_is_a_part_of_cifar(tmp_path: Path) -> None:
     for name in ("cifar10-rotate", "cifar10-label-shift"):
         check_nested(name, data=tmp_path, num_clients=4)
         small = tasks.load(f"{name}-reduced", data=tmp_path, num_clients=2, num_clusters=2)
-        # 5% of 300
-        assert [len(shard) for shard in small.train] == [15, 15]
+        # 5% of 256, the whole batches of 300
+        assert [len(shard) for shard in small.train] == [12, 12]
     check_nested("cifar100", data=tmp_path)
 
 
+def test_no_client_of_cifar10_has_a_last_batch_of_a_few_images(tmp_path: Path) -> None:
+    """Such a batch takes a step as long as the others: chapter 15, 'One image left over'."""
+    fake_cifar(tmp_path, "cifar10", 10, num_train=45, num_test=3)
+    for num_clients, kept in ((2, {192}), (3, {128}), (7, {64}), (20, {22, 23})):
+        task = tasks.load("cifar10-rotate", data=tmp_path, num_clients=num_clients, num_clusters=1)
+        assert {len(shard) for shard in task.train} == kept
+        assert sum(len(shard) for shard in task.test) == 30
+
+
 def test_a_share_of_a_reduced_task_is_that_which_is_written(tmp_path: Path) -> None:
-    fake_cifar(tmp_path, "cifar10", 10, num_train=40, num_test=1)
+    fake_cifar(tmp_path, "cifar10", 10, num_train=160, num_test=1)
     one = {"num_clients": 1, "num_clusters": 1}
     task = tasks.load("cifar10-rotate-reduced", data=tmp_path, data_fraction=0.7, **one)
     # as floats 0.05 * 0.7 is less than 3.5%
-    assert len(task.train[0]) == 14
+    assert len(task.train[0]) == 56
 
 
 def test_a_share_of_a_reduced_task_is_a_share_of_what_it_has() -> None:

@@ -67,11 +67,11 @@ _IMAGES: dict[str, Recipe] = {
     ),
     "cifar10-rotate": Recipe(
         "CIFAR-10, each cluster's images turned by its own angle",
-        20, 4, _CIFAR10, functional.cross_entropy, _cifar10(rotated), FlipAndCrop(),
+        20, 4, _CIFAR10, functional.cross_entropy, _cifar10(rotated), FlipAndCrop(), multiple_of=64,
     ),
     "cifar10-label-shift": Recipe(
         "CIFAR-10, each cluster's labels moved on by its number",
-        20, 4, _CIFAR10, functional.cross_entropy, _cifar10(label_shifted), FlipAndCrop(),
+        20, 4, _CIFAR10, functional.cross_entropy, _cifar10(label_shifted), FlipAndCrop(), multiple_of=64,
     ),
     "cifar100": Recipe(
         "CIFAR-100, each cluster has 10 of the labels to itself",

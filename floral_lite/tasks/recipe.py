@@ -33,6 +33,8 @@ class Recipe:
         augment: changes training inputs at random, or None.
         data_fraction: share of every client's training data that the task has, in (0, 1]: a reduced
             task is the full one with a smaller share.
+        multiple_of: a client's number of training samples, before any share is taken; the few above a
+            multiple are not used. A last batch of few samples takes a step as long as any other.
     """
 
     about: str
@@ -43,6 +45,7 @@ class Recipe:
     prepare: Callable[[Path | str | None], Make]
     augment: Augment | None = None
     data_fraction: float = 1.0
+    multiple_of: int = 1
 
 
 def make_tasks(
@@ -70,7 +73,8 @@ def make_tasks(
     tasks = []
     for seed in seeds:
         model, train, test = make(clusters, num_clusters, seed)
-        counts = [num_kept(size(train, client), share) for client in range(num_clients)]
+        whole = [_whole(size(train, client), recipe.multiple_of) for client in range(num_clients)]
+        counts = [num_kept(count, share) for count in whole]
         tasks.append(
             Task(
                 name=name,
@@ -90,6 +94,11 @@ def make_tasks(
             )
         )
     return tasks
+
+
+def _whole(count: int, multiple_of: int) -> int:
+    """The largest multiple up to a count, or the count where it is smaller than that."""
+    return count - count % multiple_of if count > multiple_of else count
 
 
 def first_samples(shards: Sequence[Shard], counts: Sequence[int]) -> Sequence[Shard]:
