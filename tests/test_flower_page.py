@@ -17,7 +17,7 @@ from floral_lite.models import seeded
 from .flower_grid import LocalGrid
 from .test_flower import server_context
 
-PAGE = Path(__file__).parent.parent / "book" / "19-more-than-one-machine.ipynb"
+PAGE = Path(__file__).parent.parent / "book" / "20-more-than-one-machine.ipynb"
 
 
 def test_the_app_of_the_chapter(tmp_path: Path) -> None:

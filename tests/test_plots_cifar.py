@@ -1,4 +1,4 @@
-"""The figures of the chapter on CIFAR and the ablations draw what they are given."""
+"""The figures of the chapters on photographs and ablations draw what they are given."""
 
 import numpy as np
 import pandas as pd

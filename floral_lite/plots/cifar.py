@@ -1,4 +1,4 @@
-"""Figures of the chapter on CIFAR and the ablations: where parameters are, and single seeds of many cases."""
+"""Figures of the chapters on photographs and ablations: where parameters are, and seeds of many cases."""
 
 from collections.abc import Mapping, Sequence
 
