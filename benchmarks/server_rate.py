@@ -32,13 +32,20 @@ from torch import Tensor
 
 from floral_lite import Run, methods, tasks, train_runs
 from floral_lite.adaptors import Adaptor, LowRankAdaptor
+from floral_lite.errors import require
 from floral_lite.roles import Roles
 from floral_lite.router import Router
 from floral_lite.seeds import stream
 
-ROUTINGS: tuple[str, ...] = ("optimal", "learned")
-BUDGETS = (0.1, 0.01)
 LOCAL = "local"  # in place of a routing: Local Adaptor
+# the budget and the routing of the first table's rows; the last one needs --biases
+ROWS = {
+    "floral-10-optimal": (0.1, "optimal"),
+    "floral-10-learned": (0.1, "learned"),
+    "floral-1-optimal": (0.01, "optimal"),
+    "floral-1-learned": (0.01, "learned"),
+    "local-adaptor": (0.01, LOCAL),
+}
 
 
 def drawn_biases(plan: Mapping[str, Adaptor], like: Mapping[str, Tensor], seed: int) -> dict[str, Tensor]:
@@ -99,19 +106,24 @@ def main(
     rounds: Annotated[int | None, typer.Option(help="the task's own if none")] = None,
     all_of_it: Annotated[bool, typer.Option("--all-of-it", help="initialisation and router too")] = False,
     biases: Annotated[bool, typer.Option("--biases", help="adaptors' biases as torch draws them")] = False,
+    rows: Annotated[str, typer.Option(help="of the first table")] = ",".join(ROWS),
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps")] = "cpu",
+    checkpoints: Annotated[Path | None, typer.Option(help="folder: a run that is cut off goes on")] = None,
     out: Annotated[Path, typer.Option(help="folder of the JSON file")] = RESULTS,
 ) -> None:
     """Run what is missing, and save after each run."""
     torch.set_num_threads(1)
+    for row in rows.split(","):
+        require(row in ROWS, f"{row} is no row: name some of {', '.join(ROWS)}")
     case = {(False, False): "server-rate", (True, False): "authors", (True, True): "authors-biases"}
     file = f"{case.get((all_of_it, biases), 'biases')}-{name}"
     theirs = {"init": "authors", "router": Router(noise=1.0, floor=0.01)} if all_of_it else {}
     results = saved(file, out)
     length = rounds or tasks.TASKS[name].settings.rounds
     done = {(line["seed"], line["rho"], line["routing"]) for line in results if line["rounds"] == length}
-    cases = [*itertools.product(BUDGETS, ROUTINGS), *([(0.01, LOCAL)] if biases else [])]
-    for seed, (rho, routing) in itertools.product(range(1, seeds + 1), cases):
-        if (seed, rho, routing) in done:
+    for seed, row in itertools.product(range(1, seeds + 1), rows.split(",")):
+        rho, routing = ROWS[row]
+        if (seed, rho, routing) in done or (routing == LOCAL and not biases):
             continue
         task = tasks.load(name, seed=seed, data=data)
         settings = task.settings.with_changes(rounds=length, evaluate_every=length)
@@ -123,7 +135,9 @@ def main(
             clusters = task.details["task_clusters"]
             method = PartOfTheWay(task.model, budget=rho, num_clusters=clusters, routing=routing, **theirs)
             method.share, method.draws_biases = share, biases
-        (federation,) = train_runs([Run(task, method, seed)], settings)
+        unfinished = None if checkpoints is None else checkpoints / f"{file}-{row}-{seed}"
+        run = Run(task, method, seed)
+        (federation,) = train_runs([run], settings, device=device, checkpoints=unfinished)
         last = federation.history.rounds[-1]
         line = {"seed": seed, "rho": rho, "routing": routing, "share": share, "rounds": length}
         results.append({**line, "accuracy": round(100 * (last.test_accuracy or 0.0), 3)})

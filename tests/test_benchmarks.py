@@ -7,6 +7,7 @@ import importlib
 import json
 import os
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -570,26 +571,27 @@ def test_biases_are_drawn_as_torch_draws_those_of_the_outer_layer(benchmark: Any
     torch.testing.assert_close(kernel.abs().max(), of_torch.abs().max(), rtol=1e-2, atol=0)
 
 
-def test_a_servers_rate_is_tried_where_it_was_not(
-    benchmark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_servers_rate_is_tried_where_it_was_not(benchmark: Any, tmp_path: Path) -> None:
     script = benchmark("server_rate")
-    monkeypatch.setattr(script, "BUDGETS", (0.1,))
-    script.main("digits-rotate", seeds=1, rounds=1, out=tmp_path, all_of_it=True)
+    run = partial(script.main, "digits-rotate", rounds=1, out=tmp_path)
+    run = partial(run, rows="floral-10-optimal,floral-10-learned,local-adaptor")
+    run(seeds=1, all_of_it=True, checkpoints=tmp_path)
     apart = json.loads((tmp_path / "authors-digits-rotate.json").read_text())["results"]
     assert len(apart) == 2
-    script.main("digits-rotate", seeds=1, rounds=1, out=tmp_path, biases=True)
-    script.main("digits-rotate", seeds=1, rounds=1, out=tmp_path, all_of_it=True, biases=True)
+    run(seeds=1, biases=True)
+    run(seeds=1, all_of_it=True, biases=True)
     for case, share in (("biases", 1.0), ("authors-biases", 0.3), ("authors", 0.3)):
         lines_of = json.loads((tmp_path / f"{case}-digits-rotate.json").read_text())["results"]
         assert {line["share"] for line in lines_of} == {share}
         assert ("local" in {line["routing"] for line in lines_of}) == ("biases" in case)
     for seeds, lines in ((1, 2), (2, 4), (2, 4)):
-        script.main("digits-rotate", seeds=seeds, rounds=1, out=tmp_path)
+        run(seeds=seeds)
         results = json.loads((tmp_path / "server-rate-digits-rotate.json").read_text())["results"]
         assert (
             len({(line["seed"], line["rho"], line["routing"]) for line in results}) == len(results) == lines
         )
+    with pytest.raises(InputError, match="fedavg is no row: name some of floral-10-optimal"):
+        run(rows="fedavg")
 
 
 def test_a_model_is_scored_on_what_it_was_trained_on_and_on_its_whole_shard(
