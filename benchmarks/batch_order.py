@@ -8,9 +8,10 @@ test images. Two choices are tried, in all pairs:
 
 - "shuffled" draws new batches in every round. "fixed" keeps them: the authors' public code (zeligism/FLoRAL,
   `get_flwr_data`) does not ask its data loaders to shuffle.
-- The last batch of an epoch takes a step as long as the others. Of CIFAR-10 as we have it a client gets
-  2,496 or 2,497 images, and of the latter one is left over after 39 batches of 64. "-whole" leaves it out,
-  as the task itself does. With "-4" every client has a last batch of four, as with all 50,000 images.
+- The last batch of an epoch has a step of its own, however few its images. Of CIFAR-10 as we have it a
+  client gets 2,496 or 2,497 images, and of the latter one is left over after 39 batches of 64. "-whole"
+  leaves it out, as the task itself does. With "-4" every client has a last batch of four, as with all
+  50,000 images.
 
 Writes batch-order-TASK.json, a line a run, with the accuracy after every tenth round. A run that is there
 already is not run again.

@@ -206,7 +206,7 @@ def test_reduced_cifar_is_a_part_of_cifar(tmp_path: Path) -> None:
 
 
 def test_no_client_of_cifar10_has_a_last_batch_of_a_few_images(tmp_path: Path) -> None:
-    """Such a batch takes a step as long as the others: chapter 15, 'One image left over'."""
+    """Such a batch counts as much as a full one: chapter 15, 'One image left over'."""
     fake_cifar(tmp_path, "cifar10", 10, num_train=45, num_test=3)
     for num_clients, kept in ((2, {192}), (3, {128}), (7, {64}), (20, {22, 23})):
         task = tasks.load("cifar10-rotate", data=tmp_path, num_clients=num_clients, num_clusters=1)

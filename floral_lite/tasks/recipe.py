@@ -34,7 +34,7 @@ class Recipe:
         data_fraction: share of every client's training data that the task has, in (0, 1]: a reduced
             task is the full one with a smaller share.
         multiple_of: a client's number of training samples, before any share is taken; the few above a
-            multiple are not used. A last batch of few samples takes a step as long as any other.
+            multiple are not used. A last batch of few samples would count as much as a full one.
     """
 
     about: str
