@@ -58,8 +58,9 @@ def test_each_update_is_clipped_and_noised_as_asked(tmp_path: Path) -> None:
     # sigma = sensitivity sqrt(2 log(1.25 / delta)) / epsilon
     wanted = 0.5 * (2 * torch.tensor(1.25e5).log()).sqrt() / 2
     assert len(noise) > 500
-    assert float(noise.std()) == pytest.approx(float(wanted), rel=0.1)
-    assert abs(float(noise.mean())) < 0.2
+    # Flower's noise has no seed: six of its deviations either way
+    assert float(noise.std()) == pytest.approx(float(wanted), rel=0.2)
+    assert abs(float(noise.mean())) < 0.35
 
 
 def test_products_with_weights_are_not_clipped_as_if_they_were_updates(tmp_path: Path) -> None:
