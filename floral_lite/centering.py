@@ -105,6 +105,9 @@ def _truncated(u: Tensor, v: Tensor, probability: Tensor, p: float, q: float) ->
     basis_right, right = torch.linalg.qr(right)
     # U, Sigma, V^T <- Trunc-SVD_R(...)
     inner_u, sigma, inner_v = torch.linalg.svd(left @ right.mT, full_matrices=False)
+    # where all cancels, what is left is rounding
+    scale = torch.linalg.matrix_norm(u.to(precision)) * torch.linalg.matrix_norm(v.to(precision))
+    sigma = sigma.masked_fill(sigma <= 10 * torch.finfo(precision).eps * scale.max(), 0)
     kept = sigma[:, :rank]
     singular_u = basis_left @ inner_u[..., :rank]
     singular_v = basis_right @ inner_v.mT[..., :rank]
@@ -112,8 +115,7 @@ def _truncated(u: Tensor, v: Tensor, probability: Tensor, p: float, q: float) ->
     new_u = singular_u * kept[:, None] ** (1 / p)
     new_v = singular_v * kept[:, None] ** (1 / q)
     # where nothing is left, U = V = 0 would never learn again: there U keeps a direction, and V is 0
-    scale = torch.linalg.matrix_norm(u.to(precision)) * torch.linalg.matrix_norm(v.to(precision))
-    nothing = (kept <= 10 * torch.finfo(precision).eps * scale.max())[:, None]
+    nothing = (kept == 0)[:, None]
     new_u = torch.where(nothing, singular_u, new_u)
     new_v = new_v.masked_fill(nothing, 0)
     # a matrix smaller than the rank has fewer singular values

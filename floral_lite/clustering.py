@@ -61,7 +61,8 @@ def find_clusters(gradients: Sequence[Tensor], num_clusters: int, seed: int = 0)
         fewer than 2 C clients, or all are alike.
 
     Raises:
-        InputError: the gradients are of different numbers of clients, or the seed is out of range.
+        InputError: the gradients are of different numbers of clients or not all finite, or the seed is out
+            of range.
 
     Source: ours, not the paper's.
 
@@ -75,6 +76,10 @@ def find_clusters(gradients: Sequence[Tensor], num_clusters: int, seed: int = 0)
     sizes = {len(gradient) for gradient in gradients}
     require(len(sizes) == 1, f"gradients are of {sorted(sizes)} clients; each layer needs one a client")
     check_seed(seed)
+    require(
+        all(bool(gradient.isfinite().all()) for gradient in gradients),
+        "gradients are not all finite numbers: leave out the clients whose gradients have NaN or infinity",
+    )
     num_clients = sizes.pop()
     if not 2 <= num_clusters <= num_clients // 2:
         return None

@@ -10,4 +10,4 @@ def as_written(number: float) -> Fraction:
         >>> int(0.57 * 100), int(as_written(0.57) * 100)
         (56, 57)
     """
-    return Fraction(str(float(number)))
+    return Fraction(str(number))

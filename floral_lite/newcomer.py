@@ -52,6 +52,10 @@ def fit_router(
     for _ in range(steps):
         logits = logits.detach().requires_grad_()
         value = loss(torch.softmax(logits, dim=-1))
+        require(
+            getattr(value, "requires_grad", False),
+            f"loss gives {value!r}, which has no gradient; it must be a tensor made of the mixture",
+        )
         require(value.dim() == 0, f"loss has the shape {tuple(value.shape)}; it must be a scalar: sum it up")
         (gradient,) = torch.autograd.grad(value, logits)
         logits = logits - learning_rate * gradient
@@ -78,7 +82,7 @@ def match_labels(outputs: Tensor, labels: Tensor) -> Tensor:
         >>> match_labels(outputs, torch.tensor([0]))
         tensor([0.7826, 0.2174])
     """
-    _check_outputs(outputs)
+    outputs = _checked(outputs)
     wanted = (*outputs.shape[:-3], outputs.shape[-2])
     require(
         labels.shape == wanted,
@@ -87,8 +91,12 @@ def match_labels(outputs: Tensor, labels: Tensor) -> Tensor:
     _check_labels(labels, outputs.shape[-1])
     index = labels.long()[..., None, :, None].expand(*outputs.shape[:-1], 1)
     # l_i(c) = -log p(y_i | x_i, w_c)
-    losses = -outputs.log_softmax(dim=-1).gather(-1, index).squeeze(-1)
-    return closed_form(losses.sum(dim=-1), 1.0)
+    losses = -outputs.log_softmax(dim=-1).gather(-1, index).squeeze(-1).sum(dim=-1)
+    require(
+        bool(losses.isfinite().any(dim=-1).all()),
+        "every model rules some label out, by a logit of -inf: give a finite one",
+    )
+    return closed_form(losses, 1.0)
 
 
 def minimise_entropy(outputs: Tensor) -> Tensor:
@@ -113,7 +121,7 @@ def minimise_entropy(outputs: Tensor) -> Tensor:
         >>> minimise_entropy(torch.tensor([sure, unsure])).round(decimals=2)
         tensor([0.6700, 0.3300])
     """
-    _check_outputs(outputs)
+    outputs = _checked(outputs)
     return closed_form(entropy(outputs.softmax(dim=-1)).sum(dim=-1), 1.0)
 
 
@@ -160,6 +168,7 @@ def prototypes(
     for of_own in labels:
         _check_labels(of_own, num_labels)
     num_clusters, num_features = mixtures.shape[1], features[0].shape[-1]
+    features = [_precise(own) for own in features]
     sums = features[0].new_zeros(num_clusters, num_labels, num_features)
     counts = features[0].new_zeros(num_clusters, num_labels)
     for own, of_own, mixture in zip(features, labels, mixtures, strict=True):
@@ -199,7 +208,7 @@ def match_prototypes(features: Tensor, prototypes: Tensor) -> Tensor:
         f"features have the shape {tuple(features.shape)} and prototypes {tuple(prototypes.shape)}; "
         "they must be (..., N, d), N at least 1, and (C, L, d), none of them 0",
     )
-    apart = features[..., None, :, None, :] - prototypes[:, None]  # (..., C, N, L, d)
+    apart = _precise(features)[..., None, :, None, :] - _precise(prototypes)[:, None]  # (..., C, N, L, d)
     nearest = apart.square().sum(dim=-1).amin(dim=-1).mean(dim=-1)
     require(
         bool(nearest.amin(dim=-1).isfinite().all()),
@@ -208,18 +217,30 @@ def match_prototypes(features: Tensor, prototypes: Tensor) -> Tensor:
     return torch.nn.functional.one_hot(nearest.argmin(dim=-1), len(prototypes)).to(features)
 
 
-def _check_outputs(outputs: Tensor) -> None:
-    """Raise InputError unless there is at least one sample for at least one model."""
+def _precise(numbers: Tensor) -> Tensor:
+    """At least in single precision: sums over many samples are lost in half."""
+    return numbers.to(torch.promote_types(numbers.dtype, torch.float32))
+
+
+def _checked(outputs: Tensor) -> Tensor:
+    """The outputs, at least in single precision; InputError unless they are of a sample, and finite."""
     require(
         outputs.dim() >= 3 and outputs.numel() > 0,
         f"outputs has the shape {tuple(outputs.shape)}; it must be (..., C, N, L) with at least one sample",
     )
-    require(not outputs.isnan().any(), "outputs has NaN: a model has diverged, or a sample has NaN")
+    # -inf rules a label out, but where all are, or one is +inf, the probabilities are NaN
+    require(
+        bool(outputs.amax(dim=-1).isfinite().all()) and not outputs.isnan().any(),
+        "outputs has NaN or infinite numbers: a model has diverged, or a sample has NaN",
+    )
+    return _precise(outputs)
 
 
 def _check_labels(labels: Tensor, num_labels: int) -> None:
     """Raise InputError unless all are integers in [0, L); of any type, as arrays come with many."""
-    low, high = labels.min().item(), labels.max().item()
+    # torch has no minimum of the larger unsigned types
+    numbers = labels if labels.is_floating_point() else labels.long()
+    low, high = numbers.min().item(), numbers.max().item()
     require(
         not labels.is_floating_point() and low >= 0 and high < num_labels,
         f"labels go from {low} to {high}, of {labels.dtype}; they must be integers in [0, {num_labels})",

@@ -122,7 +122,12 @@ def effective_number(mixtures: Tensor) -> Tensor:
         >>> effective_number(undecided), effective_number(decided)
         (tensor(1.), tensor(4.))
     """
+    require(
+        mixtures.dim() >= 2,
+        f"mixtures has the shape {tuple(mixtures.shape)}; it must be (..., K, C), a row a client",
+    )
     check_simplex("mixtures", mixtures)
+    mixtures = mixtures + 0.0  # integers too
     return (entropy(mixtures.mean(dim=-2)) - entropy(mixtures).mean(dim=-1)).exp()
 
 

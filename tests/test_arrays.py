@@ -346,3 +346,29 @@ class Scaled(nn.Linear):
 def test_where_a_network_cannot_be_copied_torch_says_so() -> None:
     with pytest.raises(RuntimeError, match="support the deepcopy protocol"):
         tasks.from_arrays(IMAGES.reshape(120, 36), LABELS, **{**FOUR, "model": Scaled, "num_clusters": 1})
+
+
+class Square(nn.Module):
+    """A network that asserts what it is given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """The linear layer's outputs."""
+        assert x.shape[-1] == 28, "wrong width"
+        out: torch.Tensor = self.linear(x)
+        return out
+
+
+def test_arrays_that_hide_something_are_refused() -> None:
+    values = np.linspace(0, 1, 80, dtype=np.float32).reshape(20, 4)
+    labels = np.arange(20) % 2
+    masked = np.ma.masked_greater(values, 0.9)
+    learned = [torch.ones(4, requires_grad=True) for _ in range(20)]
+    for inputs, words in ((masked, "masked"), (learned, "cannot be read as one array")):
+        with pytest.raises(InputError, match=words):
+            tasks.from_arrays(inputs, labels, model=nn.Linear(4, 2), num_clients=2)
+    with pytest.raises(InputError, match="wrong width"):
+        tasks.from_arrays(values, labels, model=Square(), num_clients=2)

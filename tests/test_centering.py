@@ -365,3 +365,13 @@ def test_adaptors_that_are_alike_leave_nothing_however_large_they_are(size: floa
     model.center(SKEWED)
     assert not clustered["weight.V"].any()
     torch.testing.assert_close(clustered["weight.U"].detach().norm(dim=1), torch.ones(C, 2).double())
+
+
+@pytest.mark.parametrize("num_clusters", [2, 3, 7])
+def test_nothing_is_lost_where_all_adaptors_are_alike(num_clusters: int) -> None:
+    model = Floral(nn.Linear(20, 10), rank=3, num_clusters=num_clusters)
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for tensor in model.clustered().values():
+            tensor.copy_(torch.randn(tensor.shape[1:], generator=generator).expand_as(tensor))
+    assert model.center() == {"weight": 0, "bias": 0}

@@ -174,3 +174,13 @@ def test_what_a_loss_compares_with_the_outputs_has_their_precision(kind: type) -
 def test_clients_that_make_no_task_are_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=re.escape(message)):
         tasks.from_clients(**{"train": PAIRS, **NETWORK, **changes})
+
+
+@pytest.mark.parametrize("unknown", [float("nan"), torch.tensor(float("nan")), np.float64("nan")])
+def test_a_cluster_called_nan_is_refused(unknown: object) -> None:
+    generator = torch.Generator().manual_seed(0)
+    clients = {
+        name: (torch.randn(10, 4, generator=generator), torch.arange(10) % 2) for name in ("a", "b", "c")
+    }
+    with pytest.raises(InputError, match="a cluster is called NaN"):
+        tasks.from_clients(clients, model=nn.Linear(4, 2), clusters={"a": 1.0, "b": unknown, "c": unknown})

@@ -507,3 +507,11 @@ def test_none_are_found_among_digits_that_are_all_upright() -> None:
     method = methods.FLoRAL(task.model, routing="clustered")
     state, _ = ask(task, first_state(task, method, seed), seed)
     assert not state.private[ROUTER].any()
+
+
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf])
+def test_gradients_that_are_not_finite_are_no_clusters(bad: float) -> None:
+    gradient = torch.randn(20, 3, generator=torch.Generator().manual_seed(0))
+    gradient[7, 1] = bad
+    with pytest.raises(InputError, match="not all finite"):
+        find_clusters([torch.ones(20, 5), gradient], 2)

@@ -546,3 +546,14 @@ def test_mnist_is_read_from_the_folder_that_the_variable_names() -> None:
         974,
         1009,
     ]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("size", [8, 32, 182])
+def test_images_in_half_precision_turn_as_others_do(dtype: torch.dtype, size: int) -> None:
+    images = torch.linspace(0, 1, size).repeat(1, 1, size, 1).to(dtype)
+    assert torch.equal(rotate(images, 1, 8), rotate(images.float(), 1, 8).to(dtype))
+
+
+def test_a_share_of_numpy_s_is_that_which_is_written() -> None:
+    assert num_kept(100, float(np.float64(0.57))) == num_kept(100, np.float32(0.57)) == 57  # type: ignore[arg-type]

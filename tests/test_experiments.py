@@ -414,7 +414,7 @@ def test_a_result_of_another_configuration_is_refused_by_name(tmp_path: Path) ->
     other = replace(cell, row=replace(cell.row, changes={"learning_rate": 0.5}))
     with pytest.raises(InputError, match=r"was made with learning_rate=0\.3, and this is 0\.5"):
         find(other, tmp_path)
-    for key in ("method", "layers", "num_clients", "true_clusters"):
+    for key in ("method", "layers", "num_clients", "true_clusters", "multiple_of"):
         changed = result(cell, 50.0)
         changed.configuration[key] = "other"
         changed.save(tmp_path / cell.path)
@@ -833,3 +833,8 @@ def test_the_command_in_a_result_names_no_folder_of_the_machine() -> None:
     assert repeated("methods", chosen) == command
     blank = "floral-lite table methods --columns 'mnist-rotate, mnist-label-shift'"
     assert repeated("methods", {"columns": "mnist-rotate, mnist-label-shift"}) == blank
+
+
+def test_a_row_on_other_data_is_another_configuration() -> None:
+    cells = experiments.cells(METHODS, ["cifar10-rotate", "mnist-rotate"], ["fedavg"], 1, 1)
+    assert [configuration(cell)["multiple_of"] for cell in cells] == [64, 1]

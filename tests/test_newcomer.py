@@ -246,3 +246,48 @@ def test_on_turned_digits_inputs_tell_the_cluster_and_on_renamed_ones_only_label
     assert told["digits-rotate"] == {"labels": 1, "gradient": 1, "prototypes": 1}
     assert told["digits-label-shift"]["labels"] == told["digits-label-shift"]["gradient"] == 1
     assert told["digits-label-shift"]["prototypes"] < 0.8
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_sums_over_many_samples_are_not_lost_in_half_precision(dtype: torch.dtype) -> None:
+    features = [torch.full((5, 1), 3.0, dtype=dtype)] * 400
+    labels = [torch.zeros(5, dtype=torch.long)] * 400
+    assert prototypes(features, labels, torch.ones(400, 1), 1).item() == 3
+    generator = torch.Generator().manual_seed(0)
+    outputs = torch.randn(4, 300, 10, generator=generator).to(dtype)
+    targets = torch.randint(10, (300,), generator=generator)
+    torch.testing.assert_close(match_labels(outputs, targets), match_labels(outputs.float(), targets))
+    torch.testing.assert_close(minimise_entropy(outputs), minimise_entropy(outputs.float()))
+    # 300 squared is more than float16 holds
+    far = torch.full((2, 4), 300.0, dtype=dtype)
+    assert match_prototypes(far, torch.zeros(2, 1, 4, dtype=dtype)).sum() == 1
+
+
+def test_infinite_outputs_are_refused_where_they_leave_no_probability() -> None:
+    for infinite in (torch.inf, -torch.inf):
+        outputs = torch.zeros(2, 1, 2)
+        outputs[:, 0, 0] = infinite
+        with pytest.raises(InputError, match=r"infinite|-inf"):
+            match_labels(outputs, torch.tensor([0]))
+    with pytest.raises(InputError, match="infinite"):
+        minimise_entropy(torch.tensor([[[torch.inf, 0.0]], [[0.0, 1.0]]]))
+    outputs = torch.zeros(2, 1, 2)
+    outputs[0, 0, 0] = -torch.inf  # the first model rules the label out
+    assert match_labels(outputs, torch.tensor([0])).tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("dtype", [torch.uint16, torch.uint32, torch.uint64])
+def test_labels_may_be_unsigned(dtype: torch.dtype) -> None:
+    labels, outputs = (
+        torch.tensor([0, 1, 1]),
+        torch.randn(2, 3, 2, generator=torch.Generator().manual_seed(0)),
+    )
+    assert torch.equal(match_labels(outputs, labels.to(dtype)), match_labels(outputs, labels))
+    with pytest.raises(InputError, match="labels go from 0 to 2"):
+        match_labels(outputs, torch.tensor([0, 1, 2]).to(dtype))
+
+
+@pytest.mark.parametrize("loss", [lambda _: 1.0, lambda _: torch.tensor(1.0), lambda pi: pi.detach().sum()])
+def test_a_loss_without_a_gradient_is_refused(loss: Callable[[Tensor], Tensor]) -> None:
+    with pytest.raises(InputError, match=r"loss gives .*no gradient"):
+        fit_router(loss, torch.zeros(2))

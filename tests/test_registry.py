@@ -233,3 +233,19 @@ def test_a_weight_shared_between_layers_is_refused_unless_frozen() -> None:
     model.get_parameter("words.weight").requires_grad_(False)
     assert list(plan(model, Options(rank=1))) == ["head.bias"]
     assert list(plan(model.requires_grad_(False), Options(rank=1))) == ["head.bias"]
+
+
+def test_a_shared_parameter_is_refused_only_where_it_would_be_adapted() -> None:
+    first, second = nn.Linear(3, 3), nn.Linear(3, 3)
+    second.bias = first.bias
+    assert set(Floral(nn.Sequential(first, second), rank=1, biases=False).plan) == {"0.weight", "1.weight"}
+    with pytest.raises(InputError, match=r"0\.bias and 1\.bias are one parameter"):
+        Floral(nn.Sequential(first, second), rank=1)
+
+
+def test_an_empty_weight_has_no_adaptor() -> None:
+    with pytest.warns(UserWarning, match="zero-element"):
+        base = nn.Sequential(nn.Linear(3, 0), nn.Linear(0, 2))
+    model = Floral(base, rank=1)
+    assert list(model.plan) == ["1.bias"]
+    assert torch.equal(model(torch.ones(1, 3)), model.base(torch.ones(1, 3)))

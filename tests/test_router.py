@@ -377,3 +377,9 @@ def test_the_effective_number_is_of_adaptors_that_clients_tell_apart() -> None:
         effective_number(2 * undecided)
     with pytest.raises(InputError, match=r"mixtures has the shape \(0, 3\), which is empty"):
         effective_number(undecided[:0])
+
+
+def test_the_effective_number_takes_one_hot_integers_and_refuses_a_single_mixture() -> None:
+    assert effective_number(torch.eye(4, dtype=torch.long)).item() == pytest.approx(4)
+    with pytest.raises(InputError, match=r"mixtures has the shape \(2,\)"):
+        effective_number(torch.tensor([0.5, 0.5]))

@@ -200,16 +200,25 @@ def test_reduced_cifar_is_a_part_of_cifar(tmp_path: Path) -> None:
     for name in ("cifar10-rotate", "cifar10-label-shift"):
         check_nested(name, data=tmp_path, num_clients=4)
         small = tasks.load(f"{name}-reduced", data=tmp_path, num_clients=2, num_clusters=2)
-        # 5% of 256, the whole batches of 300
-        assert [len(shard) for shard in small.train] == [12, 12]
+        # 5% of 300
+        assert [len(shard) for shard in small.train] == [15, 15]
     check_nested("cifar100", data=tmp_path)
 
 
 def test_no_client_of_cifar10_has_a_last_batch_of_a_few_images(tmp_path: Path) -> None:
     """Such a batch counts as much as a full one: chapter 15, 'One image left over'."""
     fake_cifar(tmp_path, "cifar10", 10, num_train=45, num_test=3)
-    for num_clients, kept in ((2, {192}), (3, {128}), (7, {64}), (20, {22, 23})):
-        task = tasks.load("cifar10-rotate", data=tmp_path, num_clients=num_clients, num_clusters=1)
+    # of 225, 150, 64 or 65 and 22 or 23 images; 225 are 3 * 64 + 33, 30% of them are 67
+    for num_clients, share, kept in (
+        (2, 1, {225}),
+        (3, 1, {150}),
+        (7, 1, {64}),
+        (20, 1, {22, 23}),
+        (2, 0.3, {64}),
+    ):
+        task = tasks.load(
+            "cifar10-rotate", data=tmp_path, num_clients=num_clients, num_clusters=1, data_fraction=share
+        )
         assert {len(shard) for shard in task.train} == kept
         assert sum(len(shard) for shard in task.test) == 30
 
@@ -856,3 +865,8 @@ def test_to_a_model_of_its_own_a_cluster_is_the_same_task_turned_or_renamed() ->
     losses = torch.tensor(ends)
     assert torch.equal(losses[0, first], losses[1, first])
     assert not torch.isclose(losses[0, ~first], losses[1, ~first]).any()
+
+
+def test_labels_shift_in_no_more_ways_than_there_are_labels() -> None:
+    with pytest.raises(InputError, match="num_clusters is 11, but 10 labels can be shifted in 10 ways only"):
+        tasks.load("digits-label-shift", num_clusters=11)

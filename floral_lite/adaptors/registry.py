@@ -114,6 +114,7 @@ def plan(model: nn.Module, options: Options) -> dict[str, Adaptor]:
                 raise InputError(f"{name} cannot be adapted: {error}") from None
             if adaptor is None:
                 continue
+            _check_owner(owners[id(layer.get_parameter(parameter_name))])
             own = tuple(layer.get_parameter(parameter_name).shape)
             require(
                 tuple(adaptor.shape) == own,
@@ -169,16 +170,19 @@ def _is_adaptable(
         f"{name} has type {parameter.dtype}, and adaptors are added to floating-point weights: "
         "wrap the model before it is quantised, and make a complex weight of two real ones",
     )
-    names = owners[id(parameter)]
     # a user freezes a shared parameter to leave it alone; it is left alone where all are frozen, too
-    if not parameter.requires_grad and (len(names) > 1 or not frozen_too):
-        return False
+    alone = len(owners[id(parameter)]) == 1
+    # an empty weight has nothing to adapt
+    return parameter.numel() > 0 and (parameter.requires_grad or (alone and frozen_too))
+
+
+def _check_owner(names: list[str]) -> None:
+    """Raise InputError where layers share a parameter that is to be adapted."""
     require(
         len(names) == 1,
         f"{' and '.join(names)} are one parameter, and each would need an adaptor of its own: "
         "give each layer its own parameter, or freeze the shared one with requires_grad_(False)",
     )
-    return True
 
 
 def check_num_clusters(num_clusters: int) -> int:

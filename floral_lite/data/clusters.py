@@ -29,6 +29,8 @@ def rotate(images: Tensor, cluster: int, num_clusters: int) -> Tensor:
     if (4 * cluster) % num_clusters == 0:
         return torch.rot90(images, 4 * cluster // num_clusters, dims=(2, 3))
     images = as_float(images)
+    own = images.dtype
+    images = images.to(torch.promote_types(own, torch.float32))  # half precision cannot count pixels
     # an output pixel at x takes its value from the input at R x
     angle = torch.tensor(2 * torch.pi * cluster / num_clusters)
     cos, sin = torch.cos(angle), torch.sin(angle)
@@ -36,7 +38,7 @@ def rotate(images: Tensor, cluster: int, num_clusters: int) -> Tensor:
     # the same grid for all images: made once, so that it depends on no batch's size, and where it is exact
     grid = functional.affine_grid(matrix[None].to(images.dtype), [1, *images.shape[1:]], align_corners=False)
     grid = send(grid, images.device)
-    return functional.grid_sample(images, grid.expand(len(images), -1, -1, -1), align_corners=False)
+    return functional.grid_sample(images, grid.expand(len(images), -1, -1, -1), align_corners=False).to(own)
 
 
 def shift_labels(labels: Tensor, cluster: int, num_labels: int) -> Tensor:

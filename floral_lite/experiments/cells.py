@@ -130,6 +130,7 @@ def configuration(cell: Cell) -> dict[str, Any]:
         "layers": None if cell.row.layers is None else list(cell.row.layers),
         "num_clients": recipe.num_clients,
         "true_clusters": recipe.num_clusters,
+        "multiple_of": recipe.multiple_of,
         "settings": asdict(cell.settings),
     }
 

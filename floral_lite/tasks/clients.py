@@ -136,11 +136,13 @@ def from_clients(
 def _as_word(group: object) -> object:
     """A cluster's name, of a tensor its number; InputError for what cannot be a key, such as a list."""
     if isinstance(group, Tensor) and group.numel() == 1:
-        return group.item()
+        group = group.item()
     require(
         not isinstance(group, Tensor) and isinstance(group, Hashable),
         f"a cluster is called {shorten(repr(group), 60)}; it must be a word or a number",
     )
+    # NaN is what pandas has where nothing is known; it equals nothing, itself included
+    require(group == group, "a cluster is called NaN; name a group for the clients that have none")
     return group
 
 

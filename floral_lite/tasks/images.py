@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ..data import Images, rotate, shift_labels, split_evenly
+from ..errors import require
 from ..federation.pool import Pool
 from ..models import seeded
 from ..seeds import stream
@@ -28,6 +29,11 @@ def label_shifted(
     images: Tensor, labels: Tensor, cluster: int, num_clusters: int, num_labels: int = 10
 ) -> tuple[Tensor, Tensor]:
     """Cluster c calls class y by the name (y + c) mod num_labels."""
+    require(
+        num_clusters <= num_labels,
+        f"num_clusters is {num_clusters}, but {num_labels} labels can be shifted in {num_labels} ways only: "
+        "use fewer clusters",
+    )
     return images, shift_labels(labels, cluster, num_labels)
 
 

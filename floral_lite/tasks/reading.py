@@ -64,9 +64,14 @@ def as_tensor(name: str, array: Array) -> Tensor:
             f"{name} cannot be read as a sparse tensor; give what its to_dense() returns",
         )
         return array.detach().cpu().clone()
+    require(
+        not np.ma.is_masked(array),
+        f"{name} is a masked array with entries that are masked; fill them with its filled(), or leave them "
+        "out",
+    )
     try:
         return torch.tensor(np.ascontiguousarray(array))  # torch takes no array that runs backwards
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RuntimeError) as error:
         raise InputError(
             f"{name} cannot be read as one array of numbers ({error}); give a tensor, a numpy array or a "
             "list of numbers, all samples of the same shape; names of classes become numbers with "
@@ -113,7 +118,7 @@ def check_model(model: nn.Module, inputs: Tensor) -> None:
     try:
         with torch.no_grad():
             copied.eval()(as_float(inputs[:1]).clone())
-    except (RuntimeError, ValueError, IndexError, TypeError) as error:
+    except (RuntimeError, ValueError, IndexError, TypeError, AssertionError) as error:
         told = (str(error).strip() or type(error).__name__).splitlines()[0]
         advice = ADVICE if inputs.is_floating_point() or inputs.dtype == torch.uint8 else INTEGERS
         advice = WORDS if "arguments for embedding" in told else advice

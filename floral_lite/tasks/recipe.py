@@ -33,8 +33,8 @@ class Recipe:
         augment: changes training inputs at random, or None.
         data_fraction: share of every client's training data that the task has, in (0, 1]: a reduced
             task is the full one with a smaller share.
-        multiple_of: a client's number of training samples, before any share is taken; the few above a
-            multiple are not used. A last batch of few samples would count as much as a full one.
+        multiple_of: a client's training samples above a multiple of this are not used where they are few,
+            less than an eighth of it. As a last batch they would count as much as a full one.
     """
 
     about: str
@@ -73,8 +73,8 @@ def make_tasks(
     tasks = []
     for seed in seeds:
         model, train, test = make(clusters, num_clusters, seed)
-        whole = [_whole(size(train, client), recipe.multiple_of) for client in range(num_clients)]
-        counts = [num_kept(count, share) for count in whole]
+        kept = [num_kept(size(train, client), share) for client in range(num_clients)]
+        counts = [_without_few(count, recipe.multiple_of) for count in kept]
         tasks.append(
             Task(
                 name=name,
@@ -96,9 +96,10 @@ def make_tasks(
     return tasks
 
 
-def _whole(count: int, multiple_of: int) -> int:
-    """The largest multiple up to a count, or the count where it is smaller than that."""
-    return count - count % multiple_of if count > multiple_of else count
+def _without_few(count: int, multiple_of: int) -> int:
+    """A count without what is above a multiple, where that is less than an eighth of it."""
+    above = count % multiple_of
+    return count - above if count > multiple_of and 8 * above < multiple_of else count
 
 
 def first_samples(shards: Sequence[Shard], counts: Sequence[int]) -> Sequence[Shard]:
