@@ -113,6 +113,8 @@ def _why_not(model: Floral, name: str) -> str:
         return "PEFT has no adaptors for norms: use norms='none'"
     # a layer or an adaptor of a user's own in KINDS: PEFT would leave it out without a word
     known = isinstance(layer, (nn.Linear, nn.Embedding, nn.modules.conv._ConvNd))
+    if known and not type(layer).forward.__module__.startswith("torch."):
+        return f"{type(layer).__name__} has a forward() of its own, which PEFT does not call for the adaptor"
     if not known or which != ("weight" if isinstance(adaptor, LowRankAdaptor) else "bias"):
         return f"PEFT has no {type(adaptor).__name__} for the {which} of a {type(layer).__name__}"
     if not isinstance(adaptor, LowRankAdaptor):

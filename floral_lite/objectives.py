@@ -100,7 +100,7 @@ def cfl(
         f"[0, {len(models)})",
     )
     of_clients = torch.stack([loss(models[c]) for loss, c in zip(losses, given, strict=True)])
-    weights = weights.to(of_clients)
+    weights = weights.to(_mean(weights, of_clients))
     means = []
     for c in range(len(models)):
         members = clusters == c
@@ -230,6 +230,8 @@ def weight_sharing(num_shared: int) -> Regularizer:
 
 def _mean(weights: Tensor, numbers: Tensor) -> Tensor:
     """sum_k p(k) x_k, in the precision of the numbers."""
+    told = f"losses are {numbers.dtype} of shape {tuple(numbers.shape[1:])}; each is a scalar, and no integer"
+    require(numbers.dim() == 1 and numbers.is_floating_point(), told)  # as integers the weights would be 0
     return weights.to(numbers) @ numbers
 
 

@@ -9,7 +9,7 @@ from torch import nn
 from .errors import InputError, require, whole_number
 from .federation import Federation, Task
 from .federation.forward import running_statistics
-from .federation.record import plain
+from .federation.record import network_of, plain
 from .floral import Floral
 from .methods import ROUTER, FLoRAL, Method
 from .methods.mfl import MFLWS
@@ -111,7 +111,8 @@ def _of_client(task: Task, method: Method, state: Roles | Federation, client: in
         f"state is a {type(state).__name__}; give what train returned, or its state",
     )
     if isinstance(state, Federation):
-        given = {"task": task.name, **task.details, "method": method.name, **method.options()}
+        given = {"task": task.name, **task.details, "network": network_of(task)}
+        given |= {"method": method.name, **method.options()}
         for name, value in plain(given).items():
             trained = state.history.config.get(name)
             require(

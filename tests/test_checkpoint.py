@@ -526,3 +526,28 @@ def test_a_run_that_is_killed_early_goes_on_from_its_first_round(ragged_task: Ta
     rounds.close()  # type: ignore[attr-defined]
     assert [path.name for path in tmp_path.iterdir()] == ["round-000001"]
     assert_same(train(ragged_task, method, rounds=3, checkpoints=tmp_path), whole)
+
+
+def test_an_earlier_round_leaves_a_later_checkpoint(tmp_path: Path) -> None:
+    task = tasks.load("digits-rotate", num_clients=2, num_clusters=1)
+    early, late = (train(task, methods.FedAvg(task.model), rounds=rounds) for rounds in (1, 2))
+    save_checkpoint([late], tmp_path)
+    save_checkpoint([early], tmp_path)
+    kept = load_checkpoint(tmp_path)
+    assert kept is not None
+    assert len(kept[0].history.rounds) == 2
+
+
+def test_what_a_user_keeps_beside_checkpoints_stays(tmp_path: Path) -> None:
+    task = tasks.load("digits-rotate", num_clients=2, num_clusters=1)
+    train(task, methods.FedAvg(task.model), rounds=1, checkpoints=tmp_path)
+    shutil.copytree(tmp_path / "round-000001", tmp_path / "round-1")
+    (tmp_path / "round-0").write_text("notes")
+    train(task, methods.FedAvg(task.model), rounds=2, checkpoints=tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["round-0", "round-000002", "round-1"]
+
+
+def test_any_folder_that_cannot_be_made_is_an_input_error() -> None:
+    task = tasks.load("digits-rotate", num_clients=2, num_clusters=1)
+    with pytest.raises(InputError, match="nothing can be written"):
+        train(task, methods.FedAvg(task.model), rounds=1, checkpoints="/proc/none")

@@ -515,3 +515,12 @@ def test_gradients_that_are_not_finite_are_no_clusters(bad: float) -> None:
     gradient[7, 1] = bad
     with pytest.raises(InputError, match="not all finite"):
         find_clusters([torch.ones(20, 5), gradient], 2)
+
+
+@pytest.mark.parametrize("sizes", [(2, 3), (3, 2)])
+def test_runs_that_ask_in_other_rounds_are_refused(sizes: tuple[int, int]) -> None:
+    some = [tasks.load("digits-rotate", num_clients=size, num_clusters=1) for size in sizes]
+    settings = some[0].settings.with_changes(rounds=6, participation=0.34)
+    runs = [Run(task, methods.FLoRAL(task.model, 2, routing="clustered"), 0) for task in some]
+    with pytest.raises(InputError, match="different numbers of clients"):
+        train_runs(runs, settings)

@@ -309,3 +309,17 @@ def test_too_many_numbers_for_a_page() -> None:
     message = r"30000 rows take \d+ kB in a page, of at most 300 kB; keep one step in 2"
     with pytest.raises(InputError, match=message):
         make(frame, sliders=["rank"], colour=None)
+
+
+def test_an_empty_value_counts_and_names_are_unique() -> None:
+    rows = pd.DataFrame([(1, step, loss) for step in range(3) for loss in (0.1, 0.9)])
+    rows.columns = pd.Index(["rank", "step", "loss"])
+
+    def show(given: pd.DataFrame) -> Explorer:
+        return floral_lite.explore(given, x="step", y="loss", sliders=["rank"], title="", about="")
+
+    with pytest.raises(InputError, match="column 'seed'"):
+        show(rows.assign(seed=[None, 1.0] * 3))
+    with pytest.raises(InputError, match="several columns called 'loss'"):
+        show(pd.concat([rows, rows[["loss"]]], axis=1))
+    assert len(show(rows).rows({"rank": 1})) == 6

@@ -279,3 +279,17 @@ def test_the_offer_of_the_merged_model_works(tmp_path: Path) -> None:
     plain = nn.Sequential(nn.Linear(8, 3), nn.LayerNorm(3)).double()
     plain.load_state_dict(torch.load(tmp_path / "merged.pt", weights_only=True))
     torch.testing.assert_close(plain(VECTORS), model(VECTORS))
+
+
+class Twice(nn.Linear):
+    """A layer whose outputs are twice those of its weight."""
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        """Twice the usual."""
+        return 2 * super().forward(input)
+
+
+def test_a_layer_with_a_forward_of_its_own_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="Twice has a forward"):
+        export_peft(Floral(nn.Sequential(Twice(4, 3)), rank=1), tmp_path / "new")
+    assert not (tmp_path / "new").exists()

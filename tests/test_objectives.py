@@ -1,6 +1,6 @@
 """The objectives: each contains the one before it, and Jensen's inequality stands between the last two."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 import torch
@@ -241,3 +241,20 @@ def test_what_is_no_distribution_is_refused() -> None:
             objective(case.losses, case.weights, case.models, case.mixtures[:, :2])
         with pytest.raises(InputError, match=r"mixtures has sums.*smallest entry -0\.33"):
             objective(case.losses, case.weights, case.models, 2 * case.one_hot - 1 / 3)
+
+
+@pytest.mark.parametrize(
+    "objective",
+    [
+        lambda losses, half, w: fl(losses, half, w[0]),
+        lambda losses, half, w: pfl(losses, half, w),
+        lambda losses, half, w: cfl(losses, half, w, torch.tensor([0, 1])),
+        lambda losses, half, w: fml(losses, half, w, half.repeat(2, 1)),
+    ],
+)
+def test_integers_and_losses_that_are_no_scalars_are_refused(objective: Callable[..., Tensor]) -> None:
+    half = torch.tensor([0.5, 0.5])
+    with pytest.raises(InputError, match=r"losses are torch\.int64 of shape \(\); each is a scalar"):
+        objective([lambda w: (w - 1) ** 2] * 2, half, torch.tensor([0, 0]))
+    with pytest.raises(InputError, match=r"of shape \(3,\); each is a scalar"):
+        objective([lambda w: w * torch.ones(3)] * 2, half, torch.tensor([0.0, 0.0]))

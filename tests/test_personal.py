@@ -86,6 +86,9 @@ def test_a_federation_carries_its_state() -> None:
             personal_model(replace(task, **change), method, federation, 3)
     with pytest.raises(InputError, match="method is 'fedavg', but what was trained has 'floral'"):
         personal_model(task, methods.FedAvg(task.model), federation, 3)
+    other = replace(task, model=nn.Sequential(task.model, nn.Identity()))
+    with pytest.raises(InputError, match=r"network is 'Sequential-.*, but what was trained has"):
+        personal_model(other, methods.FLoRAL(other.model, budget=0.5), federation, 3)
 
 
 @pytest.mark.parametrize("name", ["mfl", "mfl-ws", "fedem"])

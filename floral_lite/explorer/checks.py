@@ -49,6 +49,10 @@ def check_columns(explorer: "Explorer") -> None:
     for column in columns:
         hint = "; it is in the index: give frame.reset_index()" if column in frame.index.names else ""
         require(
+            list(frame.columns).count(column) < 2,
+            f"the frame has several columns called {column!r}; give each a name of its own",
+        )
+        require(
             column in frame.columns,
             f"the frame has no column {column!r}{hint}; its columns are {list(frame.columns)}",
         )
@@ -118,7 +122,7 @@ def check_one_row_a_point(explorer: "Explorer") -> None:
     frame = explorer.frame
     point = [explorer.x, *grouping(explorer)]
     repeated = frame[frame.duplicated(point, keep=False)]
-    counts = repeated.drop(columns=[*point, *measured(explorer)]).nunique()
+    counts = repeated.drop(columns=[*point, *measured(explorer)]).nunique(dropna=False)
     counts = counts[counts > 1].sort_values(kind="stable")
     if len(counts):
         column, count = counts.index[0], counts.iloc[0]  # the fewest values: likely the forgotten one

@@ -40,7 +40,12 @@ def begin(
     firsts = [initial_state(run, settings, device) for run in runs]
     runs = [run._replace(method=on_model(run.method, run.task.model)) for run in runs]
     check_own(runs[0].method, firsts[0], runs[0].task, settings, engine)
-    asked = asked_rounds(runs[0].task, runs[0].method, settings)
+    asked, *others = (asked_rounds(run.task, run.method, settings) for run in runs)
+    require(
+        all(other == asked for other in others),
+        "the runs have different numbers of clients, so routing='clustered' takes different numbers of "
+        "rounds to ask them: train them one by one",
+    )
     answers = []
     for index, run in enumerate(runs if asked else ()):
         firsts[index], losses = ask(run.task, firsts[index], run.seed)

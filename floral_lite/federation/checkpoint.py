@@ -84,7 +84,7 @@ def save_checkpoint(federations: Sequence[Federation], folder: Path | str) -> No
     shutil.rmtree(part, ignore_errors=True)
     try:
         part.mkdir(parents=True)
-    except (FileExistsError, NotADirectoryError, PermissionError) as error:
+    except OSError as error:
         raise InputError(
             f"checkpoints is {str(folder)!r}, where nothing can be written ({error.strerror}): name another "
             "folder"
@@ -99,7 +99,7 @@ def save_checkpoint(federations: Sequence[Federation], folder: Path | str) -> No
         # not save_file: of a full disk it says so in an error of its own
         write_whole(part / f"state-{index}.safetensors", save(tensors))
         federation.history.save(part / f"history-{index}.json")
-    older = _checkpoints(folder)
+    older = [path for path in _checkpoints(folder) if path < whole]
     os.replace(part, whole)
     for path in older:
         shutil.rmtree(path)
@@ -139,5 +139,6 @@ def load_checkpoint(folder: Path | str) -> list[Federation] | None:
 
 def _checkpoints(folder: Path) -> list[Path]:
     """The whole checkpoints in a folder, oldest first; not what a user keeps there under another name."""
-    named = {path.name.removeprefix("round-"): path for path in folder.glob("round-*")}
-    return [named[number] for number in sorted(filter(str.isdecimal, named), key=int)]
+    named = {path.name.removeprefix("round-"): path for path in folder.glob("round-*") if path.is_dir()}
+    numbers = sorted(filter(str.isdecimal, named), key=int)
+    return [named[number] for number in numbers if number == f"{int(number):06d}"]

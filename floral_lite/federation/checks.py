@@ -31,6 +31,12 @@ RECOMPUTES = (
 
 def check_clients(task: Task) -> None:
     """Every client has samples, as many targets, and a cluster."""
+    given: object = task.clusters
+    require(
+        isinstance(given, Tensor) and given.dim() == 1,
+        f"clusters are {shorten(repr(given), 60)}; give a tensor of each client's, integers from 0 on, 0 for "
+        "all if they are not known",
+    )
     sizes = {"train": len(task.train), "test": len(task.test), "clusters": len(task.clusters)}
     require(
         len(set(sizes.values())) == 1 and len(task.train) > 0,

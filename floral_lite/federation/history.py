@@ -20,7 +20,8 @@ class Round:
 
     Attributes:
         round: 1, 2, ...
-        train_loss: mean over the sampled clients, weighted by N^k.
+        train_loss: mean over the sampled clients, weighted by N^k; while clients are asked, the loss at the
+            first model in which every label counts alike.
         test_loss: mean over all clients, weighted by their test samples.
         test_accuracy: the same mean of the accuracy, in [0, 1]; None for regression.
         client_loss: test loss of each client.

@@ -142,6 +142,11 @@ def plain(config: Mapping[str, Any]) -> dict[str, Any]:
     return dict(json.loads(told))
 
 
+def network_of(task: Task) -> str:
+    """The task's network: its class, and a checksum of its layers, since two may have the same shapes."""
+    return f"{type(task.model).__name__}-{crc32(repr(task.model).encode()):08x}"
+
+
 def new_history(
     task: Task,
     method: Method,
@@ -157,7 +162,6 @@ def new_history(
         InputError: the task's details have a name that the run's own configuration has.
     """
     num_base = sum(parameter.numel() for parameter in task.model.parameters())
-    layers = crc32(repr(task.model).encode())  # two networks may have the same shapes
     trained = sum(parameter.numel() for parameter in trainable(task.model).values())
     client = first.of_client(0)
     held = sum(
@@ -167,7 +171,7 @@ def new_history(
         if name != ROUTER and not is_statistic(name)
     )
     config = {
-        "network": f"{type(task.model).__name__}-{layers:08x}",
+        "network": network_of(task),
         "loss": name_of(task.loss),
         "augment": None if task.augment is None else name_of(task.augment),
         "method": method.name,

@@ -30,7 +30,7 @@ class MixedLosses(Routed):
         if not classifies:
             return mixed_outputs(mixture, outputs)
         weighted = [
-            pi[..., None, None].log() + output.log_softmax(dim=-1)
+            pi.reshape(pi.shape + (1,) * (output.dim() - pi.dim())).log() + output.log_softmax(dim=-1)
             for pi, output in zip(mixture.unbind(-1), outputs, strict=True)
         ]
         return torch.stack(weighted).logsumexp(dim=0)
