@@ -78,7 +78,8 @@ def save_checkpoint(federations: Sequence[Federation], folder: Path | str) -> No
         InputError: the folder cannot be made, or nothing can be written in it.
     """
     folder = Path(folder)
-    part, whole = folder / UNFINISHED, folder / f"round-{len(federations[0].history.rounds):06d}"
+    done = len(federations[0].history.rounds)
+    part, whole = folder / UNFINISHED, folder / f"round-{done:06d}"
     if whole.exists():
         return
     shutil.rmtree(part, ignore_errors=True)
@@ -99,7 +100,7 @@ def save_checkpoint(federations: Sequence[Federation], folder: Path | str) -> No
         # not save_file: of a full disk it says so in an error of its own
         write_whole(part / f"state-{index}.safetensors", save(tensors))
         federation.history.save(part / f"history-{index}.json")
-    older = [path for path in _checkpoints(folder) if path < whole]
+    older = [path for path in _checkpoints(folder) if int(path.name.removeprefix("round-")) < done]
     os.replace(part, whole)
     for path in older:
         shutil.rmtree(path)
