@@ -14,9 +14,9 @@ and three parts of it are tried:
   alone, with Algorithm 1's server.
 
 Writes server-rate-TASK.json, authors-TASK.json, authors-biases-TASK.json or biases-TASK.json: the test
-accuracy after all rounds, otherwise with the settings of the first table. A case that is there already is
-not run again. The accuracy is over all test images; on MNIST it is the table's mean over clients to 0.03
-points.
+accuracy and the mixtures' mismatch after all rounds, otherwise with the settings of the first table. A case
+that is there already is not run again. The accuracy is over all test images; on MNIST it is the table's mean
+over clients to 0.03 points.
 """
 
 import itertools
@@ -140,7 +140,8 @@ def main(
         (federation,) = train_runs([run], settings, device=device, checkpoints=unfinished)
         last = federation.history.rounds[-1]
         line = {"seed": seed, "rho": rho, "routing": routing, "share": share, "rounds": length}
-        results.append({**line, "accuracy": round(100 * (last.test_accuracy or 0.0), 3)})
+        found = {"accuracy": round(100 * (last.test_accuracy or 0.0), 3), "mismatch": last.mismatch}
+        results.append({**line, **found})
         print(name, *results[-1].values(), flush=True)
         save(file, results, out, task=name)
 
