@@ -43,9 +43,10 @@ def draw(
     """
     epochs = settings.local_epochs
     generator = stream(seed, "batches", number, client)
-    order = torch.arange(num_samples).repeat(epochs, 1)
     if settings.shuffle:
         order = torch.stack([torch.randperm(num_samples, generator=generator) for _ in range(epochs)])
+    else:
+        order = torch.arange(num_samples).repeat(epochs, 1)
     num_steps = epochs * -(-num_samples // settings.batch_size)
     augment = None
     if task.augment is not None:
