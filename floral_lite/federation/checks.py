@@ -31,11 +31,14 @@ RECOMPUTES = (
 
 def check_clients(task: Task) -> None:
     """Every client has samples, as many targets, and a cluster."""
-    given: object = task.clusters
+    clusters: object = task.clusters
     require(
-        isinstance(given, Tensor) and given.dim() == 1,
-        f"clusters are {shorten(repr(given), 60)}; give a tensor of each client's, integers from 0 on, 0 for "
-        "all if they are not known",
+        isinstance(clusters, Tensor)
+        and clusters.dim() == 1
+        and not clusters.is_floating_point()
+        and bool((clusters >= 0).all()),
+        f"clusters are {shorten(repr(clusters), 60)}; give a tensor of each client's, integers from 0 on, 0 "
+        "for all if they are not known",
     )
     sizes = {"train": len(task.train), "test": len(task.test), "clusters": len(task.clusters)}
     require(
@@ -61,15 +64,6 @@ def check_clients(task: Task) -> None:
                 f"client {client} has no {split} data; give every client at least one sample, "
                 "or use fewer clients",
             )
-    clusters: object = task.clusters
-    require(
-        isinstance(clusters, Tensor)
-        and clusters.dim() == 1
-        and not clusters.is_floating_point()
-        and int(clusters.min()) >= 0,
-        f"clusters are {shorten(repr(clusters), 60)}; give a tensor of each client's, integers from 0 on, 0 "
-        "for all if they are not known",
-    )
 
 
 def check_finite(task: Task) -> None:
