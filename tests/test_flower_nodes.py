@@ -69,6 +69,54 @@ def test_of_two_that_are_the_same_client_the_newer_waits(caplog: pytest.LogCaptu
     assert listen(nodes, grid) == {0: 101}
 
 
+@pytest.mark.parametrize("first", [0, 2], ids=["another's", "nobody's"])
+def test_a_node_that_comes_back_as_another_client_is_that_client(first: int) -> None:
+    claims = {100: 0, 101: first}
+    grid, nodes = answering(claims), Nodes(3)
+    listen(nodes, grid)
+    claims[101] = 1  # its number was wrong, and it is started anew, with the same key
+    node = grid.node_of.pop(1)
+    assert listen(nodes, grid) == {0: 100}
+    grid.node_of[1] = node
+    assert listen(nodes, grid) == {0: 100, 1: 101}
+
+
+def test_a_number_that_is_taken_is_asked_for_again() -> None:
+    """As between two rounds, where nobody sees that the node was away."""
+    claims = {100: 0, 101: 0}
+    grid, nodes = answering(claims), Nodes(2)
+    assert listen(nodes, grid) == {0: 100}
+    claims[101] = 1
+    assert listen(nodes, grid) == {0: 100, 1: 101}
+
+
+def test_who_is_gone_before_the_answer_comes_is_not_there() -> None:
+    grid, nodes = answering({100: 0, 101: 1}), Nodes(2)
+    grid.at_once = 0
+    listen(nodes, grid)
+    del grid.node_of[1]
+    grid.at_once = 9
+    assert listen(nodes, grid) == {0: 100}
+
+
+def test_rounds_wait_only_once_for_a_node_that_never_says_who_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    grid, nodes, now = answering({100: 0, 101: 1}), Nodes(2), [0.0]
+    grid.at_once = 1  # client 0 answers, then nobody
+
+    def sleep(seconds: float) -> None:
+        grid.at_once = 0
+        now[0] += seconds
+
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    monkeypatch.setattr("time.sleep", sleep)
+    waits = []
+    for _ in range(3):
+        begun = now[0]
+        assert nodes.wait(grid, [0, 1], least=1, patience=60) == {0: 100}
+        waits.append(now[0] - begun)
+    assert waits == [601, 61, 61]
+
+
 def test_waiting_ends_with_all_or_with_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     grid = answering({100: 0, 101: 1})
     whole = Nodes(4).wait(grid, [1, 0], least=1, patience=1e9)

@@ -8,15 +8,16 @@ from flwr.serverapp import Grid
 
 from .messages import METRICS, logger, number
 
-# Seconds that a connected node has for saying which client it is, since a process has to start there; then a
-# round goes on without it.
+# Seconds that a node has, from its connection on, for saying which client it is, since a process has to start
+# there; then rounds go on without it.
 ANSWER = 600.0
 
 
 class Nodes:
-    """Asks each node which client it is, and remembers the answer.
+    """Asks each node which client it is, and remembers the answer while the node is connected.
 
-    Nothing waits for an answer: it is read when it comes, however slow the node's machine is.
+    Nothing waits for an answer: it is read when it comes, however slow the node's machine is. A node that
+    comes back is asked again, as is one that says a number that is taken: it may have another by then.
 
     Args:
         num_clients: K.
@@ -28,19 +29,25 @@ class Nodes:
         self.client_of: dict[int, int] = {}
         # message -> node
         self.asked: dict[str, int] = {}
+        # node -> when it was asked first
+        self.since: dict[int, float] = {}
 
     def present(self, grid: Grid) -> dict[int, int]:
         """The node of each connected client; the older one where two say that they are the same client."""
         connected = set(grid.get_node_ids())
+        for node in self.since.keys() - connected:
+            del self.since[node]
+            self.client_of.pop(node, None)
         self._ask(grid, sorted(connected - self.client_of.keys() - set(self.asked.values())))
         self._listen(grid)
         node_of: dict[int, int] = {}
-        for node, client in self.client_of.items():
-            if node in connected and node_of.setdefault(client, node) != node:
+        for node, client in list(self.client_of.items()):
+            if node_of.setdefault(client, node) != node:
                 logger.warning(
                     "node %d says that it is client %d, as does node %d: it has to wait until that is gone",
                     *(node, client, node_of[client]),
                 )
+                del self.client_of[node]
         return node_of
 
     def wait(
@@ -64,7 +71,8 @@ class Nodes:
             present = self.present(grid)
             there = {client: present[client] for client in sorted(clients) if client in present}
             missing = set(clients) - there.keys()
-            late = time.monotonic() > deadline + (ANSWER if self.asked else 0)
+            slow = [self.since[node] + ANSWER for node in self.asked.values() if node in self.since]
+            late = time.monotonic() > max([deadline, *slow])
             if not missing or (len(present if of_all else there) >= least and late):
                 return there
             if missing != told:
@@ -75,6 +83,7 @@ class Nodes:
     def _ask(self, grid: Grid, nodes: list[int]) -> None:
         """Ask nodes that are new."""
         for node in nodes:
+            self.since.setdefault(node, time.monotonic())
             for message in grid.push_messages([Message(RecordDict(), node, MessageType.QUERY)]):
                 self.asked[message] = node
 
@@ -82,8 +91,8 @@ class Nodes:
         """Take in the answers that have come; a node that gave none, or a wrong one, is asked again."""
         for reply in grid.pull_messages(list(self.asked)) if self.asked else ():
             node = self.asked.pop(reply.metadata.reply_to_message_id, None)
-            if node is None:
-                continue
+            if node is None or node not in self.since:
+                continue  # it is gone
             try:
                 client = number(reply.content.metric_records[METRICS], "client")
                 if client not in range(self.num_clients):
