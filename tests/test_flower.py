@@ -384,6 +384,15 @@ def test_a_method_that_shares_nothing_is_refused(tmp_path: Path) -> None:
         Flown(task, make("local", task), tmp_path)
 
 
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16], ids=str)
+def test_a_model_in_half_precision_is_refused(kind: torch.dtype, tmp_path: Path) -> None:
+    """Its weights would not sum to N^k, and of bfloat16 NumPy knows nothing."""
+    task = a_task()
+    task.model.to(kind)
+    with pytest.raises(InputError, match=rf"parameters of \['{kind}'\]; over Flower they must be"):
+        RolesStrategy(Run(task, make("floral", task), SEED), tmp_path)
+
+
 def test_a_server_takes_a_run_only(tmp_path: Path) -> None:
     """What make() forgot to return, say."""
     for wrong in (None, "x"):

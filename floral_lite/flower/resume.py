@@ -28,8 +28,9 @@ def begin(run: Run, folder: Path | str) -> Federation:
         by which clients tell their files apart, and the clusters that clients are told.
 
     Raises:
-        InputError: the method has nothing that a server could average; the task's details have the name
-            "federation" or "told"; or the checkpoint is of another run, or has more rounds than are wanted.
+        InputError: the method has nothing that a server could average, or parameters in half precision; the
+            task's details have the name "federation" or "told"; or the checkpoint is of another run, or has
+            more rounds than are wanted.
     """
     for name in (NAME, TOLD):
         require(
@@ -44,6 +45,12 @@ def begin(run: Run, folder: Path | str) -> Federation:
     require(
         bool(averaged.tensors()),
         f"with method {run.method.name!r} clients share nothing: there is nothing to send, train them alone",
+    )
+    kinds = {tensor.dtype for tensor in first.tensors()}
+    require(
+        kinds <= {torch.float32, torch.float64},
+        f"the model has parameters of {sorted(map(str, kinds))}; over Flower they must be torch.float32 or "
+        "torch.float64, since weights that round by more would not sum to N^k: give model.float()",
     )
     new = Federation(history, averaged, first_moments(first, settings))
     resumed = load_checkpoint(folder)
