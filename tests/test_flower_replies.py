@@ -15,6 +15,10 @@ import torch
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'floral-lite[flower]'")
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
+from flwr.server.superlink.linkstate.utils import (
+    NODE_UNAVAILABLE_ERROR_REASON,
+    create_message_error_unavailable_res_message,
+)
 
 from floral_lite import InputError, Run
 from floral_lite.federation.server import first_moments, server_step
@@ -213,6 +217,18 @@ def test_a_reply_of_another_kind_is_dropped(
     after = replies.after(replies.with_bad(*make_bad(replies)))
     (line,) = log.messages
     assert f"client {BAD} is dropped: {reason}" in line
+    assert distance(after, replies.after(replies.without)) == 0
+
+
+def test_of_a_client_that_is_gone_the_log_says_so(replies: Replies, log: pytest.LogCaptureFixture) -> None:
+    """The SuperLink answers in its place, as a node that nobody has asked."""
+    log.set_level(logging.INFO, "flwr")
+    gone = create_message_error_unavailable_res_message(replies.asked[BAD].metadata, "node_unavail")
+    after = replies.after(replies.with_bad(gone))
+    assert log.messages[-2:] == [
+        f"round 1: the reply of node 1 is dropped: {NODE_UNAVAILABLE_ERROR_REASON}",
+        f"round 1: it goes on without clients [{BAD}]",
+    ]
     assert distance(after, replies.after(replies.without)) == 0
 
 

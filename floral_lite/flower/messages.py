@@ -194,9 +194,10 @@ def admitted(
     for message in replies:
         node = message.metadata.src_node_id
         try:
-            check(node in asked, "it was not asked in this round")
+            # first: for a client that is gone the SuperLink answers, in its own name
             if message.has_error():
                 raise BadMessage(str(message.error.reason))
+            check(node in asked, "it was not asked in this round")
             check(asked[node] not in good, "it has answered already")
             content = message.content
             kinds = [list(content.array_records), list(content.metric_records), list(content.config_records)]
@@ -210,4 +211,7 @@ def admitted(
             # no reply may fill the log
             short = shorten(reason, 500)
             logger.warning("round %d: the reply of %s is dropped: %s", round_number, who, short)
+    without = sorted(set(asked.values()) - good.keys())
+    if without:
+        logger.info("round %d: it goes on without clients %s", round_number, without)
     return dict(sorted(good.items()))
