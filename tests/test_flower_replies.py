@@ -519,6 +519,29 @@ def test_choices_out_of_range_are_refused(choice: dict[str, Any], message: str, 
         replies.server("unused", **choice)
 
 
+def test_a_trimmed_average_leaves_what_nobody_has_changed() -> None:
+    """For Adam at the server: in double precision a mean of equal numbers rounds."""
+    generator = torch.Generator().manual_seed(0)
+    before = Roles(
+        {"u": torch.randn(500, generator=generator).double() / 3},
+        {"a": torch.randn(2, 500, generator=generator).double() / 3},
+        {},
+    )
+    replies = [
+        Trained(
+            before.map(lambda old, moved=moved: torch.cat([old[..., :1] + moved, old[..., 1:]], dim=-1)),
+            num_samples,
+            num_samples * torch.tensor([share, 1 - share], dtype=torch.float64),
+            0.0,
+        )
+        for num_samples, share, moved in ((3.0, 0.1, 1.0), (5.0, 0.3, 2.0), (7.0, 0.7, 3.0))
+    ]
+    after = trimmed_average(before, replies, 0.1)
+    for new, old in zip(after.tensors(), before.tensors(), strict=True):
+        assert torch.equal(new[..., 1:], old[..., 1:])
+        assert (new[..., 0] > old[..., 0] + 0.9).all()
+
+
 def test_an_average_of_updates_leaves_what_nobody_has_changed() -> None:
     """For Adam at the server, in both forms of a reply: products with N^k round, as their average does."""
     generator = torch.Generator().manual_seed(0)

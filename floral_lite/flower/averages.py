@@ -104,25 +104,25 @@ def average_of_sums(before: Roles, replies: Sequence[Trained], as_updates: bool)
 def trimmed_average(before: Roles, replies: Sequence[Trained], trim: float) -> Roles:
     """The average with `trimmed_mean` in place of each mean; weights and empty clusters are as in `average`.
 
+    It is taken of what clients have changed: what nobody has changed then stays as it is to the last bit.
+
     Args:
         before: the state that was sent.
         replies: at least one.
         trim: in (0, 0.5]; see `trimmed_mean`.
     """
-    trained = [reply.parameters for reply in replies]
     num_samples = torch.tensor([reply.num_samples for reply in replies], dtype=torch.float64)
     weights = torch.stack([reply.weights for reply in replies])
-    shared = {
-        name: trimmed_mean(torch.stack([client.shared[name] for client in trained]), num_samples, trim)
-        for name in before.shared
-    }
-    clustered = {}
+    shared, clustered = {}, {}
+    for name, old in before.shared.items():
+        moved = torch.stack([reply.parameters.shared[name] - old for reply in replies])
+        shared[name] = old + trimmed_mean(moved, num_samples, trim)
     for name, slices in before.clustered.items():
-        stacked = torch.stack([client.clustered[name] for client in trained], dim=1)
+        moved = torch.stack([reply.parameters.clustered[name] - slices for reply in replies], dim=1)
         clustered[name] = torch.stack(
             [
-                trimmed_mean(stacked[c], weights[:, c], trim) if weights[:, c].any() else slices[c]
-                for c in range(len(slices))
+                old + trimmed_mean(moved[c], weights[:, c], trim) if weights[:, c].any() else old
+                for c, old in enumerate(slices)
             ]
         )
     return Roles(shared, clustered, {})
