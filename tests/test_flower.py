@@ -296,6 +296,26 @@ def test_in_the_pre_weighted_form_the_average_is_the_same(tmp_path: Path) -> Non
         assert_same(flown, train(task, method, seed=SEED), tolerance=1e-9)
 
 
+@pytest.mark.parametrize("choices", [{"weighted": True}, {"trim": 0.1}], ids=str)
+def test_where_a_router_has_as_good_as_left_a_cluster_it_keeps_its_slice(
+    choices: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In every average: of weights such as 1e-42 products have no digits left."""
+    task = single(a_task(rounds=1, router_learning_rate=0.0))
+    method = make("floral", task)
+    logits = torch.tensor([0.0, 1.0, 2.0, -95.0])
+    assert 0 < logits.softmax(dim=0)[3] < 1e-40
+    begin = method.initialise
+    monkeypatch.setattr(
+        method, "initialise", lambda *given: begin(*given)._replace(private={ROUTER: logits.expand(5, -1)})
+    )
+    first = first_state(task, method, SEED)
+    state = Flown(task, method, tmp_path, **choices).server.state
+    for name, slices in state.clustered.items():
+        assert torch.equal(slices[3], first.clustered[name][3]), name
+        assert name.endswith("V") or not torch.equal(slices[0], first.clustered[name][0])
+
+
 def test_a_server_that_is_started_again_goes_on(tmp_path: Path) -> None:
     task = a_task(server_optimizer="adam", server_learning_rate=0.05)
     method = make("floral", task)

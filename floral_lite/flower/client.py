@@ -11,6 +11,7 @@ from flwr.clientapp.mod import LocalDpMod
 from torch import Tensor
 
 from ..errors import DivergenceError, require
+from ..federation.aggregate import NOTHING
 from ..federation.clients import size
 from ..federation.draws import draw
 from ..federation.local import evaluate, local_training
@@ -93,8 +94,9 @@ class Client:
                 f"loss {loss}; it keeps those from before: give all clients a tenth of the learning rates"
             )
         num_samples = size(self.task.train, self.client)
-        # pi_c^k N^k
-        weights = num_samples * self.method.mixture(after.private).detach().double().cpu()
+        mixture = self.method.mixture(after.private).detach().double().cpu()
+        # pi_c^k N^k, where the engines count it
+        weights = num_samples * mixture.masked_fill(mixture < NOTHING, 0)
         metrics = MetricRecord(
             {
                 "round": self.number,
