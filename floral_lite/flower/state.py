@@ -17,8 +17,8 @@ Private = dict[str, Tensor]
 class OwnFile:
     """A client's private tensors before and after the last round that it trained in.
 
-    Both, since the server may ask for a round once more: where it was interrupted, or where too few
-    clients replied. The client then begins the round where it began it before.
+    Both, since a server that was interrupted asks for its round once more. The client then begins it where it
+    began it before. (A round with too few good replies is over: who trained in it keeps what it has learned.)
 
     Args:
         folder: of the client's own; made when there is something to keep.
