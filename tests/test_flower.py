@@ -438,6 +438,24 @@ def test_a_client_that_diverges_keeps_what_it_had(tmp_path: Path, caplog: pytest
         assert (path.read_bytes() == content) == (path == flown.own(1)), path
 
 
+def test_a_client_that_diverges_downwards_keeps_what_it_had(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Only a router may have -inf, which its softmax takes for 0."""
+
+    def diverging(*arguments: Any) -> tuple[Roles, float]:
+        after, loss = local_training(*arguments)
+        low = {name: torch.full_like(tensor, -torch.inf) for name, tensor in after.private.items()}
+        return after._replace(private=low), loss
+
+    monkeypatch.setattr("floral_lite.flower.client.local_training", diverging)
+    caplog.set_level(logging.WARNING, "flwr")
+    task = a_task(rounds=1)
+    Flown(task, make("fedper", task), tmp_path)
+    assert sum("came to parameters that are not finite" in line for line in caplog.messages) == 4
+    assert list((tmp_path / "clients").rglob("*.safetensors")) == []
+
+
 def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
     task = a_task(rounds=2)
     Flown(task, make("floral", task), tmp_path)

@@ -18,7 +18,7 @@ from ..federation.local import evaluate, local_training
 from ..federation.precision import arithmetic
 from ..federation.rounds import own_generators
 from ..federation.runs import Run, check_run, initial_state
-from ..methods import Method
+from ..methods import ROUTER, Method
 from ..roles import Roles
 from .asking import ASK, CLUSTER, answer, told_router
 from .messages import ARRAYS, CONFIG, METRICS, check, from_arrays, to_arrays
@@ -87,8 +87,13 @@ class Client:
         """
         kept = self.kept(self.number)
         after, loss = self.trained(self.start(kept), self.method, self.number)
-        # false for NaN and inf; a one-hot router may have -inf
-        if not all(bool((tensor < torch.inf).all()) for tensor in after.tensors()):
+        # a one-hot router may have -inf
+        finite = [
+            bool((tensor < torch.inf if name == ROUTER else tensor.isfinite()).all())
+            for role in after
+            for name, tensor in role.items()
+        ]
+        if not all(finite):
             raise DivergenceError(
                 f"in round {self.number} client {self.client} came to parameters that are not finite, with "
                 f"loss {loss}; it keeps those from before: give all clients a tenth of the learning rates"
