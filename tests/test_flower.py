@@ -15,7 +15,7 @@ from torch import nn
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'floral-lite[flower]'")
 
-from flwr.app import Context, Message, RecordDict
+from flwr.app import Array, Context, Message, RecordDict
 
 from floral_lite import Federation, History, InputError, Run, Shard, Task, methods, train
 from floral_lite.centering import center
@@ -163,6 +163,26 @@ def test_so_it_is_under_every_setting(changes: dict[str, Any], tmp_path: Path) -
     task = a_task(**changes)
     method = make("floral", task)
     assert_same(Flown(task, method, tmp_path).federation, train(task, method, seed=SEED))
+
+
+def test_a_variance_below_0_does_not_count(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Else nobody's test would have a finite loss any more, whatever the clip."""
+    task = make_task(with_norm, normal(4), rounds=1, batch_size=5, statistics="averaged", participation=1.0)
+
+    def turn(client: int, message: Message, reply: Message) -> list[Message]:
+        arrays = reply.content.array_records.get("arrays", {})
+        for name, array in arrays.items():
+            if name.endswith("running_var") and client == 1:
+                arrays[name] = Array(-100 * array.numpy())
+        return [reply]
+
+    caplog.set_level(logging.WARNING, "flwr")
+    history = Flown(
+        task, make("floral", task, norms="affine"), tmp_path, meddle=turn, clip_norm=1.0
+    ).server.history
+    assert history.rounds[0].test_loss is not None
+    (line,) = caplog.messages
+    assert "client 1 is dropped: 1.running_var has numbers below 0, and is a variance" in line
 
 
 @pytest.mark.parametrize("statistics", ["local", "averaged"])

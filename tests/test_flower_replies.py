@@ -385,6 +385,7 @@ def test_a_round_goes_on_without_clients_that_are_not_there(tmp_path: Path) -> N
     ("bad", "message"),
     [
         ({"num-examples": 0}, "num-examples is 0"),
+        ({"num-examples": 1e300}, "num-examples is 1e\\+300; it must be at least 1 and at most 100"),
         ({"accuracy": 1.5}, "accuracy is 1.5"),
         ({"accuracy": -0.5}, "accuracy is -0.5"),
         ({"loss": math.inf}, "loss is inf"),
@@ -393,9 +394,23 @@ def test_a_round_goes_on_without_clients_that_are_not_there(tmp_path: Path) -> N
 )
 def test_a_score_out_of_range_is_refused(bad: dict[str, float], message: str) -> None:
     good = {"num-examples": 1, "loss": 0.5, "accuracy": 1.0}
-    assert read_tested(RecordDict({METRICS: MetricRecord(good)})) == (1, 0.5, 1)
+    assert read_tested(RecordDict({METRICS: MetricRecord(good)}), max_samples=100) == (1, 0.5, 1)
     with pytest.raises(BadMessage, match=message):
-        read_tested(RecordDict({METRICS: MetricRecord(good | bad)}))
+        read_tested(RecordDict({METRICS: MetricRecord(good | bad)}), max_samples=100)
+
+
+def test_of_a_test_too_no_more_samples_are_believed(tmp_path: Path, log: pytest.LogCaptureFixture) -> None:
+    """Else the federation's accuracy would be what one client says."""
+    task = a_task(rounds=1)
+
+    def boast(client: int, message: Message, reply: Message) -> list[Message]:
+        if message.metadata.message_type == "evaluate" and client == BAD:
+            reply.content.metric_records[METRICS].update({"num-examples": 10**6, "loss": 123.0})
+        return [reply]
+
+    server = Flown(task, make("floral", task), tmp_path, meddle=boast, max_samples=1000).server
+    assert server.history.rounds[0].test_loss < 10
+    assert f"the reply of client {BAD} is dropped: num-examples is 1000000" in log.messages[0]
 
 
 def huge(arrays: dict[str, Array], _: dict[str, Any]) -> None:

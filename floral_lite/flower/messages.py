@@ -112,7 +112,7 @@ def number(metrics: MetricRecord, key: str) -> float:
 
 
 def read_num_samples(metrics: MetricRecord, max_samples: float) -> float:
-    """N^k, as a client says it.
+    """N^k, or the size of a test shard, as a client says it.
 
     Raises:
         BadMessage: it is below 1, or larger than is believed.
@@ -173,7 +173,13 @@ def read_trained(
         f"weights are {listed}; they must be {num_clusters} numbers >= 0 with sum {num_samples}",
     )
     loss = number(metrics, "train-loss")
-    return Trained(from_arrays(content.array_records[ARRAYS], like), num_samples, weights, loss)
+    parameters = from_arrays(content.array_records[ARRAYS], like)
+    for name, tensor in parameters.shared.items():
+        check(
+            not name.endswith("running_var") or bool((tensor >= 0).all()),
+            f"{name} has numbers below 0, and is a variance; where noise is added, use statistics='local'",
+        )
+    return Trained(parameters, num_samples, weights, loss)
 
 
 def admitted(

@@ -9,7 +9,7 @@ import numpy as np
 from flwr.app import MetricRecord, RecordDict
 
 from ..federation.history import Round
-from .messages import METRICS, check, number
+from .messages import METRICS, check, number, read_num_samples
 
 
 class Tested(NamedTuple):
@@ -20,15 +20,14 @@ class Tested(NamedTuple):
     accuracy: float | None
 
 
-def read_tested(content: RecordDict) -> Tested:
-    """A client's score.
+def read_tested(content: RecordDict, max_samples: float) -> Tested:
+    """A client's score; its test shard is believed to have at most `max_samples`.
 
     Raises:
         BadMessage: a number is missing or out of range.
     """
     metrics = content.metric_records[METRICS]
-    num_samples = number(metrics, "num-examples")
-    check(num_samples >= 1, f"num-examples is {num_samples}; it must be at least 1")
+    num_samples = read_num_samples(metrics, max_samples)
     accuracy = number(metrics, "accuracy") if "accuracy" in metrics else None
     check(accuracy is None or 0 <= accuracy <= 1, f"accuracy is {accuracy}; it must be in [0, 1]")
     return Tested(num_samples, number(metrics, "loss"), accuracy)

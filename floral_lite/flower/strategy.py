@@ -38,7 +38,7 @@ from .messages import (
 )
 from .nodes import Nodes
 from .resume import NAME, TOLD, begin
-from .scores import Tested, add_tested, read_tested
+from .scores import add_tested, read_tested
 
 
 class RolesStrategy(Strategy):
@@ -51,8 +51,8 @@ class RolesStrategy(Strategy):
         min_replies: with fewer good replies a round of training changes nothing; from 1 to the number of
             clients that are sampled.
         patience: seconds, > 0, that a round waits for those of its clients that are not connected.
-        max_samples: the largest number of samples that a client is believed to have, >= 1.
-        clip_norm: the largest norm of a client's update, > 0; None for no limit.
+        max_samples: the largest size that a client's training or test shard is believed to have, >= 1.
+        clip_norm: the largest norm of a client's update, running statistics aside, > 0; None for no limit.
         trim: the share of the weight that is left out at either end of each coordinate, in [0, 0.5]; 0.5
             gives the median.
         weighted: clients send parameters multiplied by their weights.
@@ -106,8 +106,7 @@ class RolesStrategy(Strategy):
         first = initial_state(run, self.settings, torch.device("cpu"))
         self.num_clusters = len(run.method.mixture(first.of_client(0).private))
         self.asking = Asking(run, self.num_clusters, max_samples)
-        self.min_replies, self.patience = min_replies, patience
-        self.max_samples, self.weighted = max_samples, weighted
+        self.min_replies, self.patience, self.max_samples = min_replies, patience, max_samples
         self.nodes = Nodes(run.task.num_clients)
         self.asked: dict[int, int] = {}
         self.begun = 0.0
@@ -135,10 +134,8 @@ class RolesStrategy(Strategy):
 
     def summary(self) -> None:
         """Log what this is."""
-        logger.info(
-            "%s on %s, %d clients, from round %d on",
-            *(self.run.method.name, self.run.task.name, self.run.task.num_clients, self.number),
-        )
+        name, task = self.run.method.name, self.run.task
+        logger.info("%s on %s, %d clients, from round %d on", name, task.name, task.num_clients, self.number)
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -190,7 +187,9 @@ class RolesStrategy(Strategy):
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Write the scores down, and keep a checkpoint: the round is over."""
         entry = self.history.rounds[-1]
-        good: dict[int, Tested] = admitted(replies, self.asked, entry.round, read_tested)
+        good = admitted(
+            replies, self.asked, entry.round, lambda content: read_tested(content, self.max_samples)
+        )
         metrics = add_tested(entry, good, self.run.task.num_clients)
         if not self.asks:  # a checkpoint would not keep the answers that the next round needs
             save_checkpoint([Federation(self.history, self.state, self.moments)], self.folder)
@@ -212,7 +211,7 @@ class RolesStrategy(Strategy):
 
     def _read(self, content: RecordDict) -> Trained:
         """A reply's content, checked."""
-        return read_trained(content, self.state, self.num_clusters, self.max_samples, self.weighted)
+        return read_trained(content, self.state, self.num_clusters, self.max_samples, self.averaging.weighted)
 
     def _listen(self, answers: dict[int, Answer]) -> None:
         """Keep what clients have answered; when all were asked, find the clusters.
