@@ -15,7 +15,7 @@ from torch import nn
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'floral-lite[flower]'")
 
-from flwr.app import Array, Context, Message, RecordDict
+from flwr.app import Array, ConfigRecord, Context, Message, RecordDict
 
 from floral_lite import Federation, History, InputError, Run, Shard, Task, methods, train
 from floral_lite.centering import center
@@ -23,6 +23,7 @@ from floral_lite.federation import Population, cluster_probability, load_checkpo
 from floral_lite.federation.local import Score, evaluate, local_training
 from floral_lite.flower import RolesStrategy, client_app, server_app
 from floral_lite.flower.asking import told_router
+from floral_lite.flower.client import Client
 from floral_lite.flower.messages import from_arrays, to_arrays
 from floral_lite.flower.resume import TOLD
 from floral_lite.methods import METHODS, ROUTER, Method
@@ -240,6 +241,24 @@ def test_a_user_s_clients_have_their_own_data_only(tmp_path: Path) -> None:
     loaded = load_checkpoint(tmp_path / "server")
     assert loaded is not None
     assert_same(loaded[0], flown.server, tolerance=0)
+
+
+def test_nobody_holds_what_is_private_to_a_million_others(tmp_path: Path) -> None:
+    """With Ditto they have a whole model each, 4 terabytes."""
+    shard = Shard(torch.zeros(1, 1000), torch.zeros(1, dtype=torch.long))
+    task = replace(
+        a_task(),
+        model=nn.Linear(1000, 1000),
+        train=Population(10**6, lambda _: shard),
+        test=Population(10**6, lambda _: shard),
+        clusters=torch.zeros(10**6, dtype=torch.long),
+    )
+    run = Run(task, methods.make("ditto", task.model), SEED)
+    strategy = RolesStrategy(run, tmp_path)
+    config = ConfigRecord({"round": 1, "federation": "0" * 16})
+    message = Message(RecordDict({"arrays": strategy.arrays, "config": config}), 100, "train")
+    kept = Client(run, 7, tmp_path, message).kept(1)
+    assert sorted(tuple(tensor.shape) for tensor in kept.values()) == [(1000,), (1000, 1000)]
 
 
 def names_sent(message: Message) -> set[str]:

@@ -81,8 +81,11 @@ def check_run(run: Run) -> None:
     )
 
 
-def initial_state(run: Run, settings: Settings, device: torch.device) -> Roles:
-    """The federation before its first round: the method's parameters, and the model's running statistics."""
+def initial_state(run: Run, settings: Settings, device: torch.device, clients: slice = slice(None)) -> Roles:
+    """The federation before its first round: the method's parameters, and the model's running statistics.
+
+    With `clients` only these clients' private tensors, so that one alone need not hold everybody's.
+    """
     check_batches(run.task, settings.batch_size)
     for name, needed in run.method.needs.items():
         value = getattr(settings, name)
@@ -112,6 +115,7 @@ def initial_state(run: Run, settings: Settings, device: torch.device) -> Roles:
         num_clients = run.task.num_clients
         own = {name: tensor.expand(num_clients, *tensor.shape) for name, tensor in statistics.items()}
         state = state._replace(private=state.private | own)
+    state = state._replace(private={name: tensor[clients] for name, tensor in state.private.items()})
     # in rows, as a checkpoint keeps them: products of other layouts are rounded otherwise
     rows = torch.contiguous_format
     return state.map(lambda tensor: tensor.detach().to(device).clone(memory_format=rows))

@@ -51,8 +51,8 @@ class Client:
         check(self.number >= 1, f"the server asks for round {self.number}; rounds begin with 1")
         self.file = OwnFile(folder, str(config["federation"]), client)
         self.device = next(self.task.model.parameters()).device
-        first = initial_state(run, self.settings, self.device)
-        self.first: Private = first.of_client(client).private
+        first = initial_state(run, self.settings, self.device, slice(client, client + 1))
+        self.first: Private = first.of_client(0).private
         if CLUSTER in config:
             self.first = told_router(self.first, int(config[CLUSTER]))  # type: ignore[arg-type]
         self.sent = from_arrays(message.content.array_records[ARRAYS], first).map(self.here)

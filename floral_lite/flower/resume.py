@@ -39,7 +39,7 @@ def begin(run: Run, folder: Path | str) -> Federation:
             f"'task_{name}', say",
         )
     settings = run.task.settings
-    first = initial_state(run, settings, torch.device("cpu"))
+    first = initial_state(run, settings, torch.device("cpu"), slice(1))
     history = new_history(run.task, run.method, first, settings, run.seed, torch.device("cpu"), "flower")
     averaged = first._replace(private={})
     require(

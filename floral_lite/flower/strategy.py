@@ -103,7 +103,7 @@ class RolesStrategy(Strategy):
         )
         self.run, self.settings, self.folder = run, run.task.settings, folder
         self.history, self.state, self.moments = begin(run, folder)
-        first = initial_state(run, self.settings, torch.device("cpu"))
+        first = initial_state(run, self.settings, torch.device("cpu"), slice(1))
         self.num_clusters = len(run.method.mixture(first.of_client(0).private))
         self.asking = Asking(run, self.num_clusters, max_samples)
         self.min_replies, self.patience, self.max_samples = min_replies, patience, max_samples
