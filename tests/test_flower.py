@@ -243,6 +243,19 @@ def test_a_user_s_clients_have_their_own_data_only(tmp_path: Path) -> None:
     assert_same(loaded[0], flown.server, tolerance=0)
 
 
+def test_a_server_looks_at_no_data(tmp_path: Path) -> None:
+    """Its example may be a single sample, over which a batch norm has no variance; a client's may not."""
+    task = make_task(with_norm, normal(4), batch_size=5)
+    example = Shard(torch.zeros(1, 4, dtype=torch.float64), torch.zeros(1, dtype=torch.long))
+    alone = replace(task, train=Population(5, lambda _: example), test=Population(5, lambda _: example))
+    run = Run(alone, make("floral", alone), SEED)
+    strategy = RolesStrategy(run, tmp_path)
+    config = ConfigRecord({"round": 1, "federation": "0" * 16})
+    message = Message(RecordDict({"arrays": strategy.arrays, "config": config}), 100, "train")
+    with pytest.raises(InputError, match="its last batch has one"):
+        Client(run, 0, tmp_path, message)
+
+
 def test_nobody_holds_what_is_private_to_a_million_others(tmp_path: Path) -> None:
     """With Ditto they have a whole model each, 4 terabytes."""
     shard = Shard(torch.zeros(1, 1000), torch.zeros(1, dtype=torch.long))

@@ -10,7 +10,7 @@ from ..methods import Method
 from .asking import ask, asked_rounds
 from .own_method import check_own
 from .record import check_one_configuration, check_same_run, check_same_shapes, new_history
-from .runs import Federation, Run, check_run, initial_state
+from .runs import Federation, Run, check_batches, check_run, initial_state
 from .server import first_moments
 from .settings import Settings
 
@@ -37,6 +37,8 @@ def begin(
         check_run(run)
     moved: dict[torch.Tensor, torch.Tensor] = {}
     runs = [run._replace(task=run.task.to(device, moved)) for run in runs]
+    for run in runs:
+        check_batches(run.task, settings.batch_size)
     firsts = [initial_state(run, settings, device) for run in runs]
     runs = [run._replace(method=on_model(run.method, run.task.model)) for run in runs]
     check_own(runs[0].method, firsts[0], runs[0].task, settings, engine)

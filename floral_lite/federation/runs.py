@@ -86,7 +86,6 @@ def initial_state(run: Run, settings: Settings, device: torch.device, clients: s
 
     With `clients` only these clients' private tensors, so that one alone need not hold everybody's.
     """
-    check_batches(run.task, settings.batch_size)
     for name, needed in run.method.needs.items():
         value = getattr(settings, name)
         require(

@@ -17,7 +17,7 @@ from ..federation.draws import draw
 from ..federation.local import evaluate, local_training
 from ..federation.precision import arithmetic
 from ..federation.rounds import own_generators
-from ..federation.runs import Run, check_run, initial_state
+from ..federation.runs import Run, check_batches, check_run, initial_state
 from ..methods import ROUTER, Method
 from ..roles import Roles
 from .asking import ASK, CLUSTER, answer, told_router
@@ -43,6 +43,7 @@ class Client:
 
         Raises:
             BadMessage: it has other tensors than the task's model and the method, or asks for no round.
+            InputError: a batch of the client's own data has one sample, and the model a batch norm.
         """
         self.task, self.method, self.seed = run
         self.settings = run.task.settings
@@ -51,6 +52,7 @@ class Client:
         check(self.number >= 1, f"the server asks for round {self.number}; rounds begin with 1")
         self.file = OwnFile(folder, str(config["federation"]), client)
         self.device = next(self.task.model.parameters()).device
+        check_batches(self.task, self.settings.batch_size)
         first = initial_state(run, self.settings, self.device, slice(client, client + 1))
         self.first: Private = first.of_client(0).private
         if CLUSTER in config:
