@@ -476,6 +476,12 @@ def test_a_server_takes_a_run_only(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("timeout", [0, -1.0, float("nan"), "x", None])
+def test_a_server_that_would_wait_for_no_reply_is_refused(timeout: Any, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=f"timeout is '?{timeout}"):
+        server_app(dict, tmp_path, timeout=timeout)  # type: ignore[arg-type]
+
+
 def test_a_client_that_diverges_keeps_what_it_had(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     task = a_task(rounds=1, participation=1.0)
     method = make("local-adaptor", task)

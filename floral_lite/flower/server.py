@@ -6,6 +6,7 @@ from typing import Any
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
+from ..errors import real_number, require
 from .client import Make
 from .messages import logger
 from .strategy import RolesStrategy
@@ -21,8 +22,11 @@ def server_app(make: Make, folder: Path | str, *, timeout: float = 3600.0, **cho
         make: makes the run out of the app's configuration, as for `client_app`. Its data are not used
             here: a server that has none gives a task of `Population(K, lambda k: example)`.
         folder: where checkpoints and, at the end, history.json are; one folder a federation.
-        timeout: seconds that a round waits for replies.
+        timeout: seconds, > 0, that a round waits for replies.
         choices: `min_replies`, `patience`, `clip_norm` and the others of RolesStrategy.
+
+    Raises:
+        InputError: the timeout is not positive, so that no reply would ever come in time.
 
     Example:
         >>> from floral_lite import Run, methods, tasks
@@ -31,6 +35,7 @@ def server_app(make: Make, folder: Path | str, *, timeout: float = 3600.0, **cho
         ...     return Run(task, methods.FLoRAL(task.model))
         >>> app = server_app(make, folder="run", min_replies=2)
     """
+    require(real_number("timeout", timeout) > 0, f"timeout is {timeout} s; it must be positive")
     app = ServerApp()
 
     @app.main()
