@@ -34,6 +34,7 @@ from floral_lite.flower.averages import (
 from floral_lite.flower.client import Client
 from floral_lite.flower.messages import ARRAYS, METRICS, BadMessage, Trained, admitted
 from floral_lite.flower.scores import read_tested
+from floral_lite.methods import ROUTER
 from floral_lite.roles import Roles
 
 from .federations import first_state
@@ -308,15 +309,17 @@ def test_with_too_few_good_replies_a_round_changes_nothing(
             return [Message(Error(1, "lost"), reply_to=message)]
         return [reply]
 
-    ends = []
+    ends, routers = [], []
     for rounds in (1, 2, 3):  # each goes on from the one before
         task = a_task(rounds=rounds, **settings)
         method = make("floral", task)
-        ends.append(Flown(task, method, tmp_path, min_replies=4, meddle=poison).server)
+        ends.append((flown := Flown(task, method, tmp_path, min_replies=4, meddle=poison)).server)
+        routers.append(flown.federation.state.private[ROUTER])
     one, two, three = ends
     assert "round 2 changes nothing: 3 good replies have come, and min_replies is 4" in log.messages
     for before, after in [(one.state, two.state), *((one.moments[k], two.moments[k]) for k in one.moments)]:
         assert all(torch.equal(*pair) for pair in zip(before.tensors(), after.tensors(), strict=True))
+    assert not torch.equal(routers[0], routers[1])  # what clients keep they do not take back
     assert [entry.round for entry in three.history.rounds] == [1, 2, 3]
     assert [math.isnan(entry.train_loss) for entry in three.history.rounds] == [False, True, False]
     assert not torch.equal(three.state.shared["0.weight"], one.state.shared["0.weight"])

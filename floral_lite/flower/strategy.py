@@ -48,7 +48,7 @@ class RolesStrategy(Strategy):
         run: task, method and seed. Of the task only the model, the number of clients and the settings are
             looked at, never the data.
         folder: gets a checkpoint after each round; the run goes on from one that is there.
-        min_replies: with fewer good replies a round of training changes nothing; from 1 to the number of
+        min_replies: with fewer good replies a round of training changes nothing here; from 1 to the number of
             clients that are sampled.
         patience: seconds, > 0, that a round waits for those of its clients that are not connected.
         max_samples: the largest size that a client's training or test shard is believed to have, >= 1.
