@@ -38,6 +38,16 @@ def test_a_round_that_is_asked_for_again_begins_where_it_began(tmp_path: Path) -
         file.load(3, theta(0))
 
 
+def test_a_round_that_ends_after_a_later_one_is_not_kept(tmp_path: Path) -> None:
+    """The server has given it up, and each message has a process of its own."""
+    file = OwnFile(tmp_path, NAME, 7)
+    assert values(file.load(4, theta(0))) == [0, 0]
+    file.save(5, theta(0), theta(5))
+    with pytest.raises(InputError, match="is of round 5"):
+        file.save(4, theta(0), theta(4))
+    assert values(file.load(6, theta(0))) == [5, 5]
+
+
 def test_clients_and_federations_have_files_of_their_own(tmp_path: Path) -> None:
     OwnFile(tmp_path, NAME, 7).save(1, theta(0), theta(1))
     assert values(OwnFile(tmp_path, NAME, 8).load(2, theta(0))) == [0, 0]

@@ -83,9 +83,13 @@ class OwnFile:
             number: the round.
             before: what it began with.
             after: what it has now. A client without anything private has no file.
+
+        Raises:
+            InputError: as for `load`. (Flower trains a late round beside the next, which may end before it.)
         """
         if not after:
             return
+        self.load(number, before)
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         both = {"before/": before, "after/": after}
         tensors = {
