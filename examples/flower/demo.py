@@ -117,6 +117,10 @@ def deploy(folder: Path, config: dict[str, Any]) -> None:
     with Deployment(folder, config["num-clients"]) as deployment:
         (folder / "server" / "history.json").unlink(missing_ok=True)  # of a run before
         hand_in(deployment, config, folder / "server")
+        for number in range(1, config["rounds"] + 1):
+            deployment.wait(
+                f"the end of round {number}", lambda number=number: done(folder / "server") >= number
+            )
         deployment.wait("the end of the run", (folder / "server" / "history.json").exists)
 
 
@@ -124,6 +128,11 @@ def hand_in(deployment: Deployment, config: dict[str, Any], server: Path) -> Non
     """Give the app to the SuperLink, which starts it."""
     told = [f"{key}={json.dumps(value)}" for key, value in {**config, "folder": str(server)}.items()]
     deployment.flwr("run", APP, "local", "--run-config", " ".join(told))
+
+
+def done(server: Path) -> int:
+    """Rounds in the newest checkpoint."""
+    return max((int(path.name.removeprefix("round-")) for path in server.glob("round-*")), default=0)
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ class Deployment:
     Args:
         folder: for keys, logs, the SuperLink's database and the clients' own files.
         num_clients: SuperNodes, numbered from 0.
-        patience: seconds to wait for anything.
+        patience: seconds to wait for anything, such as the end of a round.
     """
 
     def __init__(self, folder: Path, num_clients: int, patience: float = 600) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from demo import NUM_CLIENTS, deal, describe, hand_in, whole, write
+from demo import NUM_CLIENTS, deal, describe, done, hand_in, whole, write
 from deployment import Deployment
 from safetensors import safe_open
 
@@ -59,11 +59,6 @@ def main() -> None:
     outcome["accuracy"] = federation.history.rounds[-1].test_accuracy
     print(json.dumps(outcome, indent=1))
     write(outcome, given.out)
-
-
-def done(server: Path) -> int:
-    """Rounds in the newest checkpoint."""
-    return max((int(path.name.removeprefix("round-")) for path in server.glob("round-*")), default=0)
 
 
 def own(deployment: Deployment, client: int, kept: str = "after") -> tuple[int, torch.Tensor]:
