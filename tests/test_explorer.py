@@ -138,6 +138,8 @@ def test_limits_leave_room_for_every_row(frame: pd.DataFrame) -> None:
     assert explorer.limits("x") == pytest.approx((-0.16, 4.16))
     assert decode(page.fragment(explorer))["y"]["limits"] == pytest.approx(explorer.limits("y"))
     assert make(frame.assign(loss=7.0)).limits("y") == (6.5, 7.5)
+    low, high = make(frame.assign(loss=1e17)).limits("y")
+    assert low < 1e17 < high
 
 
 def test_logarithmic_axis(frame: pd.DataFrame) -> None:
@@ -176,6 +178,8 @@ def test_numbers_are_short_and_whole_ones_exact(frame: pd.DataFrame) -> None:
     values = [1234567, 1 / 3, np.nan, np.inf, 2e-7 / 3] * 12
     text = page.to_json(make(frame.assign(loss=values)))
     assert '"y":[1234567,0.33333,null,null,6.6667e-08,' in text
+    # where the axis is short, as many more as its ends have in common
+    assert '"y":[1.000013,1.000014' in page.to_json(make(frame.assign(loss=1.000013 + 1e-6 * np.arange(60))))
 
 
 def test_a_page_of_the_book_has_the_script_once(frame: pd.DataFrame, monkeypatch: pytest.MonkeyPatch) -> None:

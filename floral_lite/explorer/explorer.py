@@ -106,7 +106,7 @@ class Explorer:
         found = found[np.isfinite(found)]
         found = np.log10(found) if axis in self.log else found
         low, high = float(found.min()), float(found.max())
-        margin = 0.04 * (high - low) or 0.5
+        margin = 0.04 * (high - low) or max(0.5, 0.01 * abs(high))
         low, high = low - margin, high + margin
         return (10**low, 10**high) if axis in self.log else (low, high)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import require
 from ..plots import COLOURS
 from .figure import explore_figure
-from .values import codes, is_scale, numbers, short, text
+from .values import codes, digits, is_scale, numbers, short, text
 
 if TYPE_CHECKING:
     from .explorer import Explorer
@@ -22,14 +22,17 @@ MOST_BYTES = 300_000
 
 
 def data(explorer: "Explorer") -> dict[str, Any]:
-    """What the script draws from: whole numbers exactly, others to five significant digits."""
+    """What the script draws from: whole numbers exactly, others to as many digits as their axis shows."""
     frame, colour = explorer.frame, explorer.colour
+    limits = {axis: explorer.limits(axis) for axis in ("x", "y")}
+    places = {axis: digits(*ends) for axis, ends in limits.items()}
     shown = {"x": explorer.x, "y": explorer.y}
     drawn = shown | dict(zip(("low", "high"), explorer.band or (), strict=False))
     axes = {
         axis: {
             "label": explorer.label(column),
-            "limits": [float(f"{end:.7g}") for end in explorer.limits(axis)],
+            "limits": limits[axis],
+            "digits": places[axis],
             "log": axis in explorer.log,
         }
         for axis, column in shown.items()
@@ -47,7 +50,12 @@ def data(explorer: "Explorer") -> dict[str, Any]:
         "columns": {
             "sliders": [codes(frame[slider], stops) for slider, stops in explorer.stops.items()],
             "line": [0] * len(frame) if colour is None else codes(frame[colour], explorer.lines),
-            **{part: [short(number) for number in numbers(frame[column])] for part, column in drawn.items()},
+            **{
+                part: [
+                    short(number, places["x" if part == "x" else "y"]) for number in numbers(frame[column])
+                ]
+                for part, column in drawn.items()
+            },
         },
     }
 

@@ -1,5 +1,7 @@
 """What an explorer reads out of a column."""
 
+import math
+
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
@@ -41,8 +43,18 @@ def text(value: Value) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def short(number: float) -> int | float | None:
-    """Five significant digits, or all of a whole number; None if it is not finite."""
+def digits(low: float, high: float) -> int:
+    """Significant digits that tell numbers apart on an axis: five, and those that its two ends share.
+
+    Example:
+        >>> digits(-1, 1), digits(1230, 1233)
+        (5, 7)
+    """
+    return 5 + max(0, math.floor(math.log10(max(-low, high) / (high - low))))
+
+
+def short(number: float, digits: int) -> int | float | None:
+    """So many significant digits, or all of a whole number; None if it is not finite."""
     if not np.isfinite(number):
         return None
-    return int(number) if float(number).is_integer() else float(f"{number:.5g}")
+    return int(number) if float(number).is_integer() else float(f"{number:.{digits}g}")

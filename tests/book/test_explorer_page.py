@@ -1,6 +1,7 @@
 """The explorer's script in a real browser: lines, keyboard, mouse, themes, and a narrow screen."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -108,6 +109,40 @@ def test_every_combination_shows_the_frames_rows(
         slope, offset = np.polyfit(seen[column], pixels[:, axis], 1)
         np.testing.assert_allclose(pixels[:, axis], slope * seen[column] + offset, atol=0.11)
         assert slope * (-1) ** axis > 0
+
+
+@pytest.mark.parametrize(
+    ("values", "log"),
+    [
+        ([12_345_678, 12_345_678, 12_345_678], ""),  # bytes, the same in every round
+        ([1234567.8, 1234568.1, 1234569.4], ""),
+        ([1230.25, 1231.5, 1232.9], ""),
+        ([1.0, 0.999987, 0.999974], ""),
+        ([0.95, 0.97, 0.99], "y"),
+    ],
+)
+def test_numbers_close_together_and_far_from_zero_are_shown_apart(
+    browser: BrowserContext, tmp_path: Path, values: list[float], log: str
+) -> None:
+    frame = pd.DataFrame({"rank": 1, "step": range(3), "loss": values})
+    explorer = explore(frame, x="step", y="loss", sliders=["rank"], title="", about="", log=log)
+    explorer.save(tmp_path / "page.html")
+    opened = browser.new_page()
+    opened.goto((tmp_path / "page.html").as_uri())
+    bend = np.log10 if log else np.array
+    height = opened.locator(".plot").evaluate("plot => plot.clientHeight")
+    low, high = bend(explorer.limits("y"))
+    places = 8 + (height - 32) * (high - bend(values)) / (high - low)  # between the plot's margins
+    points = str(opened.locator(".plot polyline").get_attribute("points"))
+    assert [float(point.split(",")[1]) for point in points.split()] == pytest.approx(places, abs=0.06)
+    written = opened.locator(".plot text[text-anchor=end]").all_text_contents()
+    ticks = [float(text.replace(",", "")) for text in written]
+    assert len(ticks) > 2
+    assert np.allclose(np.diff(ticks), ticks[1] - ticks[0], rtol=1e-6)
+    opened.locator("summary").click()
+    cells = [float(cell.replace(",", "")) for cell in opened.locator("td:last-child").all_inner_texts()]
+    assert cells == pytest.approx(values, rel=0, abs=1e-4 * abs(np.subtract(*explorer.limits("y"))))
+    opened.close()
 
 
 def test_axes_stand_still_while_the_lines_move(page: Page) -> None:

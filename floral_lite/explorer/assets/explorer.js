@@ -11,20 +11,21 @@
     return made;
   }
 
-  function format(value, precision = 4) {
+  function format(value, { digits }) {
     if (value === null) return "–";
     const size = Math.abs(value);
     const plain = value === 0 || (size >= 1e-3 && size < 1e7);
-    const digits = Number.isInteger(value) ? 12 : precision;
     const text = plain
-      ? value.toLocaleString("en", { maximumSignificantDigits: digits })
-      : Number(value.toPrecision(precision)).toExponential().replace("e+", "e");
+      ? value.toLocaleString("en", { maximumSignificantDigits: Number.isInteger(value) ? 12 : digits })
+      : Number(value.toPrecision(digits)).toExponential().replace("e+", "e");
     return text.replaceAll("-", "−");
   }
 
-  // Round numbers between low and high, about `count` of them: steps of 1, 2 or 5 times a power of ten.
+  // Round numbers between low and high, about `count` of them: steps of 1, 2 or 5 times a power of ten. They
+  // are those of a logarithmic axis as well where it is so short that it hardly bends.
   function ticks({ limits: [low, high], log }, count, whole) {
-    if (log) return logTicks(low, high, count);
+    const logarithmic = log ? logTicks(low, high, count) : [];
+    if (logarithmic.length > 1) return logarithmic;
     const rough = (high - low) / count;
     const power = 10 ** Math.floor(Math.log10(rough));
     const step = [1, 2, 5, 10].map((factor) => factor * power).find((size) => size >= rough);
@@ -33,7 +34,7 @@
 
   function multiples(low, high, step) {
     const found = [];
-    for (let n = Math.ceil(low / step); n * step <= high; n++) found.push(Number((n * step).toPrecision(10)));
+    for (let n = Math.ceil(low / step); n * step <= high; n++) found.push(Number((n * step).toPrecision(14)));
     return found;
   }
 
@@ -98,7 +99,7 @@
         input.parentElement.querySelector("output").textContent = stop;
       });
       const ends = lines.map(({ name, rows }) =>
-        `${name} from ${format(columns.y[rows[0]])} to ${format(columns.y[rows.at(-1)])}`.trim());
+        `${name} from ${format(columns.y[rows[0]], data.y)} to ${format(columns.y[rows.at(-1)], data.y)}`.trim());
       svg.setAttribute("aria-label", `${data.title}. ${setting()}. ${data.y.label}: ${ends.join("; ")}.`);
       draw();
       if (details.open) tabulate();
@@ -114,7 +115,7 @@
       const bottom = height - MARGIN.bottom;
       const y = scale(data.y, bottom, MARGIN.top);
       const levels = ticks(data.y, height / 40, whole(columns.y)).map((value) =>
-        put("text", { y: y(value), dy: "0.35em", "text-anchor": "end" }, format(value)));
+        put("text", { y: y(value), dy: "0.35em", "text-anchor": "end" }, format(value, data.y)));
       const left = Math.ceil(Math.max(0, ...levels.map((label) => label.getBBox().width))) + 8;
       const right = width - MARGIN.right;
       for (const label of levels) {
@@ -124,9 +125,9 @@
       }
       put("line", { class: "base", x1: left, x2: right, y1: bottom, y2: bottom });
       const x = scale(data.x, left, right);
-      for (const value of ticks(data.x, width / 60, whole(columns.x))) {
+      for (const value of ticks(data.x, width / (20 + 8 * data.x.digits), whole(columns.x))) {
         put("line", { class: "base", x1: x(value), x2: x(value), y1: bottom, y2: bottom + 4 });
-        put("text", { x: x(value), y: height - 4, "text-anchor": "middle" }, format(value));
+        put("text", { x: x(value), y: height - 4, "text-anchor": "middle" }, format(value, data.x));
       }
       const path = (rows, column) =>
         rows.map((row) => `${x(columns.x[row]).toFixed(1)},${y(column[row]).toFixed(1)}`);
@@ -174,7 +175,7 @@
             cell.textContent = name;
             cells.append(cell);
           }
-          for (const [part] of parts) cells.insertCell().textContent = format(columns[part][row], 5);
+          for (const [part] of parts) cells.insertCell().textContent = format(columns[part][row], data[part] ?? data.y);
         }
       }
       details.querySelector(".scroll").replaceChildren(table);
@@ -190,8 +191,9 @@
       svg.querySelector(".near")?.remove();
       if (tip.hidden) return;
       const { line, row, cx, cy } = nearest;
-      const around = columns.low ? `, ${format(columns.low[row])} to ${format(columns.high[row])}` : "";
-      tip.textContent = `${line.name} (${format(columns.x[row])}, ${format(columns.y[row])}${around})`.trim();
+      const y = (value) => format(value, data.y);
+      const around = columns.low ? `, ${y(columns.low[row])} to ${y(columns.high[row])}` : "";
+      tip.textContent = `${line.name} (${format(columns.x[row], data.x)}, ${y(columns.y[row])}${around})`.trim();
       put("circle", { class: "near", style: `--hue: ${line.colour}`, cx, cy, r: 6 });
       tip.style.left = `${Math.min(cx + 10, frame.width - tip.offsetWidth)}px`;
       tip.style.top = `${Math.max(0, cy - tip.offsetHeight - 10)}px`;
