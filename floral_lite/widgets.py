@@ -46,7 +46,11 @@ def slider(
     values = list(values)
     require(start in values, f"start is {start}; it must be one of the values {values}")
     stops = ipywidgets.SelectionSlider(
-        options=values, value=start, description=label, continuous_update=False
+        options=values,
+        value=start,
+        description=label,
+        style={"description_width": "initial"},
+        continuous_update=False,
     )
     # by name, and draw may name its parameter as it likes
     drawn = ipywidgets.interactive_output(lambda value: display(draw(value)), {"value": stops})  # type: ignore[no-untyped-call]
@@ -71,11 +75,14 @@ def static_slider(
     show = (
         "const box=this.closest('.floral-slider');"
         "box.querySelectorAll('img').forEach((img,i)=>{img.style.display=i==this.value?'':'none'});"
-        "box.querySelector('output').value=this.dataset.values.split(' ')[this.value]"
+        "const value=this.dataset.values.split(' ')[this.value];"
+        "box.querySelector('span').textContent=value;this.setAttribute('aria-valuetext',value)"
     )
+    # no <output>, which the label would name in place of the input; a page that is come back to starts anew
     return (
-        f'<div class="floral-slider"><label>{html.escape(label)} = <output>{start}</output> '
+        f'<div class="floral-slider"><label>{html.escape(label)} = <span aria-hidden="true">{start}</span> '
         f'<input type="range" min="0" max="{len(values) - 1}" value="{list(values).index(start)}" '
+        f'aria-valuetext="{start}" autocomplete="off" '
         f'data-values="{" ".join(map(str, values))}" oninput="{show}" style="width:16em">'
         f"</label><div>{pictures}</div></div>"
     )

@@ -37,6 +37,7 @@ def test_live_slider_draws_anew_when_it_moves(monkeypatch: pytest.MonkeyPatch) -
     widget = widgets.slider(draw, [1, 2, 3], label="squares", start=2, alt="")
     assert isinstance(widget, ipywidgets.VBox)
     assert drawn == [2]
+    assert widget.children[0].style.description_width == "initial"  # as long as the label is
     widget.children[0].value = 3
     assert drawn[-1] == 3
 
@@ -49,7 +50,7 @@ def test_static_slider_holds_one_picture_a_value_and_shows_the_first(monkeypatch
     assert len(set(images)) == 3
     assert ["display:none" in image for image in images] == [True, False, True]
     assert 'alt="some squares (squares = 3)"' in images[2]
-    assert 'max="2" value="1"' in page
+    assert 'max="2" value="1" aria-valuetext="2"' in page
 
 
 def test_a_slider_may_tell_each_value_apart(monkeypatch: pytest.MonkeyPatch) -> None:

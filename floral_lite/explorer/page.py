@@ -89,13 +89,16 @@ def about(explorer: "Explorer") -> str:
 
 
 def control(explorer: "Explorer", slider: str) -> str:
-    """A range input for numbers, a list for others; the script enables them."""
+    """A range input for numbers, a list for others; the script enables them.
+
+    The value beside a label is no <output>: the label would name that, and not the input.
+    """
     stops, value = explorer.stops[slider], explorer.chosen[slider]
     label, start = escape(explorer.label(slider)), stops.index(value)
     if is_scale(explorer.frame[slider]):
         said = escape(text(value))
         return (
-            f'<label><span>{label}<output aria-live="off">{said}</output></span>'
+            f'<label><span>{label}<strong aria-hidden="true">{said}</strong></span>'
             f'<input type="range" min="0" max="{len(stops) - 1}" value="{start}" aria-valuetext="{said}" '
             'autocomplete="off" disabled></label>'
         )

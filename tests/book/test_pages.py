@@ -168,7 +168,7 @@ def test_sliders_change_the_picture(visit: Visit) -> None:
         for key in ("Home", "End"):
             slider.locator("input[type=range]").press(key)
             seen.append(
-                (slider.locator("output").inner_text(), slider.locator("img:visible").evaluate("i => i.src"))
+                (slider.locator("span").inner_text(), slider.locator("img:visible").evaluate("i => i.src"))
             )
         (first, first_picture), (last, last_picture) = seen
         assert first != last

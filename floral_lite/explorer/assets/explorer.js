@@ -96,7 +96,7 @@
         const stop = data.sliders[i].stops[chosen[i]];
         if (input.type !== "range") return;
         input.setAttribute("aria-valuetext", stop);
-        input.parentElement.querySelector("output").textContent = stop;
+        input.parentElement.querySelector("strong").textContent = stop;
       });
       const ends = lines.map(({ name, rows }) =>
         `${name} from ${format(columns.y[rows[0]], data.y)} to ${format(columns.y[rows.at(-1)], data.y)}`.trim());
