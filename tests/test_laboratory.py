@@ -169,6 +169,20 @@ def test_another_start_replaces_what_runs(monkeypatch: pytest.MonkeyPatch) -> No
     assert [now.state for now in seen if now.state != "running"] == ["stopped"]
 
 
+def test_what_was_stopped_is_told_though_another_has_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    limit(monkeypatch, 10_000)
+    seen: list[Progress] = []
+    training = Training(seen.append)
+    other = replace(USUAL, seed=1)
+    for choices in (USUAL, other):
+        training.start(choices)
+        until(lambda choices=choices: seen and seen[-1].choices == choices and seen[-1].state == "running")
+        training.stop()
+    training.wait(30)
+    ends = [(now.choices, now.state) for now in seen if now.state != "running"]
+    assert ends == [(USUAL, "stopped"), (other, "stopped")]
+
+
 def test_runs_wait_for_those_before_them_and_take_their_task_where_it_is_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -338,6 +352,32 @@ def test_a_control_that_moves_begins_anew_only_while_it_runs(laboratory: Laborat
     until(lambda: "rho = 20%" in laboratory.table.value)
     assert laboratory.training.running
     assert not laboratory._kept  # neither finished nor stopped
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_the_stop_button_works_whatever_is_done_while_the_last_picture_is_drawn(
+    monkeypatch: pytest.MonkeyPatch, again: bool
+) -> None:
+    laboratory = Laboratory()
+    original = panel.draw_progress
+
+    def draw(histories: dict[str, History], *others: Any) -> Picture:
+        if {len(run.rounds) for run in histories.values()} == {3}:
+            limit(monkeypatch, 10_000)
+            laboratory.controls["budget"].value = 0.2
+            if again:
+                laboratory.run_button.click()
+        return original(histories, *others)
+
+    monkeypatch.setattr(panel, "draw_progress", draw)
+    laboratory.run()
+    until(lambda: "rho = 20%" in laboratory.table.value if again else laboratory._kept)
+    assert laboratory.training.running == again
+    assert laboratory.stop_button.disabled != again
+    assert ("Finished after 3 rounds" in laboratory.message.value) != again
+    laboratory.stop()
+    laboratory.training.wait(30)
+    assert laboratory.stop_button.disabled
 
 
 def test_it_computes_on_a_gpu_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:

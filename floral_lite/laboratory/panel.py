@@ -139,7 +139,7 @@ class Laboratory:
         complete = len(now.histories) == len(now.choices.methods)
         if (ended and now.histories) or (complete and time.monotonic() > self._next):
             self._draw(now, with_routers=self._next > 0)
-        if ended:
+        if ended and not self.training.running:
             last = min((len(history.rounds) for history in now.histories.values()), default=0)
             words = {
                 "finished": f"Finished after {last} rounds.",
@@ -150,6 +150,7 @@ class Laboratory:
             self.stop_button.disabled = True
         elif begins:
             self._say(f"Training, {now.choices.settings().rounds} rounds.")
+            self.stop_button.disabled = False
         if now.state in ("finished", "stopped"):
             self._keep(now)
 

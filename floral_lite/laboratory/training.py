@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from threading import Event, Thread, current_thread
+from threading import Event, Thread
 from typing import Literal, NamedTuple
 
 from .. import methods
@@ -75,7 +75,7 @@ class Training:
         """Nothing runs yet."""
         self._tell = tell
         self._thread: Thread | None = None
-        self._ends = Event()
+        self._ends, self._replaced = Event(), Event()
         self._loaded: tuple[object, Task] | None = None  # the last task: most restarts have the same
 
     @property
@@ -85,9 +85,12 @@ class Training:
 
     def start(self, choices: Choices) -> None:
         """Begin; what ran before ends after the round that it is in, and only then the new one begins."""
+        if self.running:  # else it was stopped, and is still to tell of its end
+            self._replaced.set()
         self._ends.set()
-        before, self._ends = self._thread, Event()
-        self._thread = Thread(target=self._work, args=(choices, before, self._ends), daemon=True)
+        before, self._ends, self._replaced = self._thread, Event(), Event()
+        signs = self._ends, self._replaced
+        self._thread = Thread(target=self._work, args=(choices, before, *signs), daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
@@ -107,7 +110,7 @@ class Training:
             self._loaded = (wanted, choices.load())
         return self._loaded[1]
 
-    def _work(self, choices: Choices, before: Thread | None, ends: Event) -> None:
+    def _work(self, choices: Choices, before: Thread | None, ends: Event, replaced: Event) -> None:
         """In the thread."""
         if before is not None:
             before.join()
@@ -120,5 +123,6 @@ class Training:
             now = now._replace(state="stopped" if ends.is_set() else "finished")
         except Exception as error:  # a thread would end in silence: let the reader see it
             now = now._replace(state="failed", message=str(error) or type(error).__name__)
-        if self._thread is current_thread():
+        ends.set()  # a control that moves from now on begins nothing
+        if not replaced.is_set():
             self._tell(now)
