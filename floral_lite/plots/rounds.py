@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from .style import GREY, Picture, figure, mark_style
+from .style import COLOURS, GREY, Picture, figure
 
 
 def who_counts(weights: npt.ArrayLike, groups: Sequence[int]) -> Picture:
@@ -14,7 +14,7 @@ def who_counts(weights: npt.ArrayLike, groups: Sequence[int]) -> Picture:
     Args:
         weights: of the clients in the average of the base, then of each adaptor, shape (1 + C, k); rows sum
             to 1, or to 0 where nobody has weight.
-        groups: each client's true cluster, which gives its mark a colour and a shape.
+        groups: each client's true cluster, which gives its mark a colour.
     """
     weights = np.asarray(weights, dtype=float)
     order = sorted(range(len(groups)), key=lambda client: groups[client])
@@ -23,13 +23,9 @@ def who_counts(weights: npt.ArrayLike, groups: Sequence[int]) -> Picture:
     for group in sorted(set(groups)):
         places = np.array([place for place, client in enumerate(order) if groups[client] == group])
         for row in range(rows):
-            axis.scatter(
-                places,
-                np.full(len(places), row),
-                s=1200 * weights[row, order][places],
-                linewidth=0,
-                **mark_style(group),
-            )
+            # all of one shape: two marks of one size and other shapes differ in their areas
+            sizes, colour = 1200 * weights[row, order][places], COLOURS[group % len(COLOURS)]
+            axis.scatter(places, np.full(len(places), row), s=sizes, color=colour, linewidth=0)
         if places[0]:
             axis.axvline(places[0] - 0.5, color=GREY, linewidth=0.6)
         place = (places.mean(), 1.02)
