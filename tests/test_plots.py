@@ -1,13 +1,18 @@
 """Every figure function, outside the book: what it draws is what it was given."""
 
 from collections.abc import Callable
+from dataclasses import replace
+from itertools import combinations
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from floral_lite import InputError, plots
 from floral_lite.federation import History, Round
+from floral_lite.plots import adaptors, convolutions
+from floral_lite.plots.style import legend
 
 from .pictures import assert_shown
 
@@ -93,6 +98,71 @@ def test_a_round_without_evaluation_has_no_mixtures_to_draw() -> None:
     for rounds in (3, np.int64(3), []):
         with pytest.raises(InputError, match=r"rounds is .*; give a list of .* evaluated, of \[1, 3\]"):
             plots.mixtures(history(), rounds=rounds)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("number", [6, 23])
+def test_titles_have_room_however_many_panels_there_are(number: int) -> None:
+    run = history()
+    run.rounds = [replace(run.rounds[0], round=100 + n) for n in range(number)]
+    drawn = plots.mixtures(run, rounds=range(100, 100 + number))
+    whole = plots.base_plus_adaptors(np.ones((4, 5)), np.ones((number, 4, 5)), np.full(number, 1 / number))
+    for made, panels in ((drawn, number), (whole, number + 2)):
+        made.draw_without_rendering()
+        titles = [axis.title.get_window_extent() for axis in made.axes if axis.get_title()]
+        assert len(titles) == panels
+        assert not any(one.overlaps(two) for one, two in combinations(titles, 2))
+
+
+def test_many_adaptors_have_room_for_their_numbers() -> None:
+    run = history()
+    run.rounds = [replace(run.rounds[0], mixture=np.full((3, 30), 1 / 30).tolist())]
+    assert plots.mixtures(run).axes[0].get_xticks().tolist() == list(range(0, 30, 3))
+
+
+@pytest.mark.parametrize("names", [["FedAvg", "FLoRAL"], [f"a name that is long, {n}" for n in range(6)]])
+def test_the_names_of_bars_are_all_there_and_stand_on_nothing(names: list[str]) -> None:
+    run = history()
+    run.rounds[-1].client_accuracy = [0.98, 0.97, 1.0]
+    made = plots.accuracy_per_cluster(dict.fromkeys(names, run))
+    made.draw_without_rendering()
+    (words,) = made.legends
+    legend = words.get_window_extent()
+    assert 0 <= legend.x0 < legend.x1 <= made.bbox.x1
+    assert not any(text.get_window_extent().overlaps(legend) for text in made.axes[0].texts)
+
+
+def test_bars_are_of_one_task_with_accuracies() -> None:
+    with pytest.raises(InputError, match="run 'two' has no accuracy, as a regression has none"):
+        plots.accuracy_per_cluster({"one": history(), "two": history(accuracy=False)})
+    other = history()
+    other.clusters = [0, 1, 2]
+    with pytest.raises(
+        InputError, match=r"run 'two' has the clusters \[0, 1, 2\], and the first has \[0, 1\]"
+    ):
+        plots.accuracy_per_cluster({"one": history(), "two": other})
+
+
+def test_a_legend_names_what_only_a_later_panel_has() -> None:
+    made, axes = plots.figure(1, 2, 4, 2)
+    for axis, names in zip(axes[0], ("ab", "bc"), strict=True):
+        for name in names:
+            axis.plot([0, 1], label=name)
+    legend(made)
+    assert [text.get_text() for text in made.legends[0].get_texts()] == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize(("matrix", "limit"), [(np.zeros((2, 2)), 1), ([[1, np.nan], [2, -3]], 3)])
+def test_zero_is_pale_and_what_is_missing_changes_no_colour(matrix: npt.ArrayLike, limit: float) -> None:
+    kernel = np.asarray(matrix, dtype=float)[None, None]
+    for made in (
+        adaptors.matrices({"m": matrix}),
+        convolutions.kernels({"k": kernel}),
+        convolutions.unfoldings(kernel, {"k": ((0, 2), (1, 3))}),
+        convolutions.feature_maps({"f": kernel[0]}, ["row"]),
+        convolutions.factored_kernels({"k": convolutions.Parts(kernel, kernel, kernel)}),
+        plots.base_plus_adaptors(np.zeros((2, 2)), [matrix], [0.5]),
+    ):
+        assert {axis.images[0].get_clim() for axis in made.axes if axis.images} == {(-limit, limit)}
 
 
 def test_bars_are_the_means_of_the_clusters() -> None:

@@ -47,6 +47,23 @@ def test_means_are_thick_and_clusters_thin() -> None:
     assert len({line.get_linestyle() for line in (accuracy.lines[0], accuracy.lines[3])}) == 2
 
 
+@pytest.mark.parametrize("accuracy", [True, False])
+@pytest.mark.parametrize("number", [1, 4, 12])
+def test_the_names_of_many_methods_are_all_there_and_stand_above_the_panels(
+    number: int, accuracy: bool
+) -> None:
+    names = ["federated-clustering", *(f"method-{n}" for n in range(1, number))]
+    one = history(accuracy=accuracy)
+    made = laboratory.progress({"one": one})
+    made = laboratory.progress(dict.fromkeys(names, one), again=made)
+    made.draw_without_rendering()
+    (words,) = made.legends
+    assert len(words.get_texts()) == number
+    legend = words.get_window_extent()
+    assert legend.x1 <= made.bbox.x1
+    assert all(axis.bbox.y1 <= legend.y0 + 2 for axis in made.axes)
+
+
 def test_runs_from_before_are_there_with_their_names() -> None:
     made = laboratory.progress({"one": history()}, {"7": history().frame()})
     before = made.axes[0].lines[0]
@@ -100,7 +117,7 @@ def test_every_method_that_mixes_has_its_matrix() -> None:
     one, two, bar = made.axes
     assert bar.get_ylabel().startswith("mixture weight")
     assert all(axis.get_xlabel() and axis.get_ylabel() for axis in (one, two))
-    assert [axis.get_title() for axis in (one, two)] == ["one, round 3", "two, round 3"]
+    assert [axis.get_title() for axis in (one, two)] == ["one\nround 3", "two\nround 3"]
     assert one.images[0].get_array().tolist() == [[0.9, 0.1], [0.7, 0.3], [0.2, 0.8]]
     assert laboratory.routers({"none": history(mixes=False)}) is None
 

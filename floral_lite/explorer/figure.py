@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from matplotlib.ticker import MaxNLocator
 
 from ..plots import Picture, figure
-from ..plots.style import legend, line_style
+from ..plots.style import columns, legend, line_style
 from .values import Value, are_whole, numbers, text
 
 if TYPE_CHECKING:
@@ -41,7 +41,5 @@ def explore_figure(explorer: "Explorer", chosen: Mapping[str, Value]) -> Picture
             whole = are_whole(explorer.frame[column])
             ruler.set_major_locator(MaxNLocator("auto", steps=[1, 2, 5, 10], integer=whole))
     if explorer.colour is not None:
-        longest = max(len(text(line)) for line in explorer.lines)
-        columns = max(1, min(len(explorer.lines), 80 // (longest + 6)))
-        legend(made, loc="outside upper left", ncols=columns)
+        legend(made, loc="outside upper left", ncols=columns(map(text, explorer.lines), 6.4))
     return made

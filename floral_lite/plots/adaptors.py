@@ -20,6 +20,7 @@ from .style import (
     line_style,
     mark_style,
     signed_image,
+    strongest,
 )
 
 
@@ -33,7 +34,7 @@ def matrices(named: Mapping[str, npt.ArrayLike], signs: str = "", limit: float |
     """
     parts = [np.asarray(matrix) for matrix in named.values()]
     if limit is None:
-        limit = max(float(np.abs(part).max()) for part in parts)
+        limit = strongest(parts)
     made, axes = figure(1, len(parts), 1.9 * len(parts) + 0.8, 2.1)
     for place, (axis, name, part) in enumerate(zip(axes[0], named, parts, strict=True)):
         shown = signed_image(axis, part, limit, aspect="auto")

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..adaptors import LowRankAdaptor
 from ..factored import Mixture, as_kernels
-from .style import COLOURS, GREY, Picture, colour_bar, figure, signed_image
+from .style import COLOURS, GREY, Picture, colour_bar, figure, signed_image, strongest
 
 INDICES = ("i", "j", "a", "b")  # output channel, input channel, row and column of the filter
 
@@ -62,7 +62,7 @@ def kernels(named: Mapping[str, npt.ArrayLike]) -> Picture:
         named: kernels (c_out, c_in, k_1, k_2) by their titles.
     """
     images = {name: mosaic(kernel) for name, kernel in named.items()}
-    limit = max(float(np.nanmax(np.abs(image))) for image in images.values())
+    limit = strongest(images.values())
     ratios = [image.shape[1] / image.shape[0] for image in images.values()]
     made, axes = figure(1, len(images), 2.3 * sum(ratios) + 0.7 * len(images) + 0.6, 3.0)
     for axis, (name, image) in zip(axes[0], images.items(), strict=True):
@@ -83,7 +83,7 @@ def unfoldings(kernel: npt.ArrayLike, dealt: Mapping[str, tuple[Sequence[int], S
             columns, the input channels' (1) first.
     """
     kernel = np.asarray(kernel)
-    limit = float(np.abs(kernel).max())
+    limit = strongest([kernel])
     made, axes = figure(1, len(dealt), 2.3 * len(dealt) + 0.6, 3.4)
     for axis, (name, (rows, columns)) in zip(axes[0], dealt.items(), strict=True):
         height, width = (prod(kernel.shape[side] for side in part[1:]) for part in (rows, columns))
@@ -115,7 +115,7 @@ def factored_kernels(named: Mapping[str, Parts]) -> Picture:
     for row, (name, parts) in zip(axes, named.items(), strict=True):
         for axis, title, kernel in zip(row, titles, parts, strict=True):
             image = mosaic(kernel)
-            signed_image(axis, image, float(np.nanmax(np.abs(image))))
+            signed_image(axis, image, strongest([image]))
             sizes = " x ".join(map(str, np.shape(kernel)))
             axis.set_title(f"{title}: {sizes}", fontsize=9)
         row[0].set_ylabel(name, fontsize=10)
@@ -130,7 +130,7 @@ def feature_maps(named: Mapping[str, npt.ArrayLike], rows: Sequence[str]) -> Pic
         rows: what each channel is called.
     """
     images = {name: np.asarray(image, dtype=float) for name, image in named.items()}
-    limit = max(float(np.abs(image).max()) for image in images.values())
+    limit = strongest(images.values())
     made, axes = figure(len(rows), len(images), 1.9 * len(images) + 0.8, 1.7 * len(rows) + 0.3)
     for column, (name, image) in enumerate(images.items()):
         for row, channel in enumerate(image):

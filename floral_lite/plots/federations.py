@@ -16,11 +16,13 @@ from .style import (
     Picture,
     bare,
     colour_bar,
+    columns,
     figure,
     grouped_bars,
     legend,
     line_style,
     signed_image,
+    strongest,
 )
 
 MIXTURE_WEIGHT = r"mixture weight $\pi_c^k$"
@@ -100,9 +102,20 @@ def accuracy_per_cluster(histories: Mapping[str, History]) -> Picture:
         histories: the runs by their label, of one task with labels; each was evaluated.
 
     Raises:
-        InputError: there is no run, or one was not evaluated.
+        InputError: there is no run, one was not evaluated, has no accuracy or other clusters than the first.
     """
     _check_labelled(histories)
+    first = next(iter(histories.values()))
+    for label, history in histories.items():
+        require(
+            history.last_evaluated.client_accuracy is not None,
+            f"run {label!r} has no accuracy, as a regression has none; see `curves` for its losses",
+        )
+        require(
+            set(history.clusters) == set(first.clusters),
+            f"run {label!r} has the clusters {sorted(set(history.clusters))}, and the first has "
+            f"{sorted(set(first.clusters))}; give runs of one task",
+        )
     made, ((axis,),) = figure(1, 1, 6.4, 3.2)
     means = {
         label: 100 * history.clients().groupby("cluster")["accuracy"].mean()
@@ -112,7 +125,7 @@ def accuracy_per_cluster(histories: Mapping[str, History]) -> Picture:
     clusters = next(iter(means.values())).index
     axis.set(xlabel="cluster", ylabel="test accuracy (%)", ylim=(0, 112))
     axis.set_xticks(range(len(clusters)), clusters)
-    legend(axis, ncols=len(histories), loc="upper center")
+    legend(made, ncols=columns(histories, 6.4))
     return made
 
 
@@ -142,14 +155,16 @@ def mixtures(history: History, rounds: Sequence[int] | None = None, title: str |
         for number in rounds:
             require(number in known, f"round {number} was not evaluated; there are {sorted(known)}")
         chosen = [known[number] for number in rounds]
-    made, axes = figure(1, len(chosen), min(2.3 * len(chosen) + 1.2, 7.6), 3.4 - 0.15 * len(chosen))
-    for axis, entry in zip(axes[0], chosen, strict=True):
+    across = min(len(chosen), 4)  # more would have no room for their titles
+    made, axes = _in_rows(len(chosen), across, min(2.3 * across + 1.2, 7.6), 3.4 - 0.15 * across)
+    for axis, entry in zip(axes, chosen, strict=True):
         shown = draw_mixture(axis, np.asarray(entry.mixture), history.clusters)
         accuracy = float("nan") if entry.test_accuracy is None else 100 * entry.test_accuracy
         words = "round {round}" if entry.test_accuracy is None else "round {round}: {accuracy:.1f}%"
         axis.set_title((title or words).format(round=entry.round, accuracy=accuracy), fontsize=10)
-    axes[0, 0].set_ylabel("clients, by true cluster")
-    colour_bar(made, shown, axes[0].tolist(), MIXTURE_WEIGHT)
+    for axis in axes[::across]:
+        axis.set_ylabel("clients, by true cluster")
+    colour_bar(made, shown, axes, MIXTURE_WEIGHT)
     return made
 
 
@@ -193,12 +208,22 @@ def base_plus_adaptors(base: npt.ArrayLike, adaptors: npt.ArrayLike, mixture: np
         *(rf"$+\ {weight:.2f} \times U_{c} V_{c}^\top$" for c, weight in enumerate(mixture)),
         "$=$ personal",
     ]
-    limit = float(np.quantile(np.abs(base), 0.99))
-    made, axes = figure(1, len(parts), min(1.7 * len(parts), 7.6), 1.6)
-    for axis, part, name in zip(axes[0], parts, names, strict=True):
+    limit = float(np.nanquantile(np.abs(base), 0.99)) or strongest(parts)
+    across = min(len(parts), 6)
+    made, axes = _in_rows(len(parts), across, min(1.7 * across, 7.6), 1.6)
+    for axis, part, name in zip(axes, parts, names, strict=True):
         signed_image(axis, part, limit, aspect="auto")
         axis.set_title(name, fontsize=9)
     return made
+
+
+def _in_rows(panels: int, across: int, width: float, height: float) -> tuple[Picture, list[Axes]]:
+    """A figure with so many panels, some side by side; its width and the height of a row in inches."""
+    down = -(-panels // across)
+    made, axes = figure(down, across, width, height * down)
+    for axis in axes.flat[panels:]:
+        axis.remove()
+    return made, axes.flat[:panels].tolist()
 
 
 def draw_mixture(axis: Axes, mixture: npt.ArrayLike, clusters: Sequence[int]) -> AxesImage:
@@ -213,5 +238,6 @@ def draw_mixture(axis: Axes, mixture: npt.ArrayLike, clusters: Sequence[int]) ->
     shown = axis.imshow(mixture, aspect="auto", cmap="Blues", vmin=0, vmax=1, interpolation="nearest")
     for border in np.flatnonzero(np.diff(np.sort(clusters))) + 0.5:
         axis.axhline(border, color=GREY, linewidth=1)
-    axis.set(xlabel="adaptor c", xticks=range(mixture.shape[1]), yticks=[])
+    num_adaptors = mixture.shape[1]  # of many not every one has room for its number
+    axis.set(xlabel="adaptor c", xticks=range(0, num_adaptors, -(-num_adaptors // 10)), yticks=[])
     return shown

@@ -9,7 +9,7 @@ from matplotlib.ticker import MaxNLocator
 
 from ..federation.history import History
 from .federations import MIXTURE_WEIGHT, draw_mixture
-from .style import GREY, Picture, colour_bar, figure, legend, line_style
+from .style import GREY, Picture, colour_bar, columns, figure, legend, line_style
 
 QUANTITIES = {"test_accuracy": "test accuracy (%)", "test_loss": "test loss"}
 
@@ -35,6 +35,8 @@ def progress(
     regression = bool(measured) and None in measured
     shown = [quantity for quantity in QUANTITIES if not regression or quantity == "test_loss"]
     width = 4.2 * len(shown)
+    across = columns(histories, width)
+    top = 0.12 + 0.23 * -(-len(histories) // across)  # the rows of the legend
     if again is not None and len(again.axes) == len(shown):
         made, axes = again, np.array([again.axes])
         for artist in [*made.legends, *(one for axis in made.axes for one in [*axis.lines, *axis.texts])]:
@@ -44,7 +46,8 @@ def progress(
             axis.autoscale()
     else:
         made, axes = figure(1, len(shown), width, 3.3)
-        _fix(made, width, 3.3, right=0.15)
+    made.set_size_inches(width, 2.95 + top)
+    _fix(made, right=0.15, top=top)
     room = 20  # of the axis of rounds; it doubles when it is full
     while room < max((len(history.rounds) for history in histories.values()), default=0):
         room *= 2
@@ -63,7 +66,7 @@ def progress(
         axis.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
         axis.set_xlim(0, max(min(room, rounds), axis.get_xlim()[1]))
         axis.set_ylim(0, 100 if quantity == "test_accuracy" else None)
-    legend(made, loc="upper left", ncols=4)
+    legend(made, loc="upper left", ncols=across)
     return made
 
 
@@ -78,11 +81,11 @@ def routers(histories: Mapping[str, History]) -> Picture | None:
     if not mixing:
         return None
     width = 1.9 * len(mixing) + 1.6
-    made, axes = figure(1, len(mixing), width, 2.9)
-    _fix(made, width, 2.9, right=0.35)
+    made, axes = figure(1, len(mixing), width, 3.1)
+    _fix(made, right=0.35, top=0.55)
     for (name, entry), axis in zip(mixing.items(), axes[0], strict=True):
         drawn = draw_mixture(axis, np.asarray(entry.mixture), histories[name].clusters)
-        axis.set_title(f"{name}, round {entry.round}", fontsize=10)
+        axis.set_title(f"{name}\nround {entry.round}", fontsize=10)
         axis.set_ylabel("clients")
     axes[0, 0].set_ylabel("clients, by true cluster")
     colour_bar(made, drawn, axes[0].tolist(), MIXTURE_WEIGHT)
@@ -104,10 +107,11 @@ def per_cluster(history: History, quantity: str) -> pd.DataFrame:
     return means
 
 
-def _fix(made: Picture, width: float, height: float, right: float) -> None:
+def _fix(made: Picture, right: float, top: float) -> None:
     """Fix the margins: working them out takes as long as drawing, and they would move while curves grow."""
+    width, height = made.get_size_inches()
     made.set_layout_engine(None)
-    made.subplots_adjust(0.65 / width, 0.5 / height, 1 - right / width, 1 - 0.35 / height, wspace=0.25)
+    made.subplots_adjust(0.65 / width, 0.5 / height, 1 - right / width, 1 - top / height, wspace=0.25)
 
 
 def _draw_before(axis: Axes, name: str, series: "pd.Series[float]") -> None:

@@ -5,7 +5,7 @@ on white and on dark pages, and the background is transparent.
 """
 
 import io
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from threading import Lock
 from typing import Any, Literal
 
@@ -55,7 +55,7 @@ def mark_style(number: int) -> dict[str, Any]:
 
 
 def legend(of: Picture | Axes, **look: Any) -> None:
-    """The names of what a panel shows, inside it; of a picture those of its first panel, above all panels.
+    """The names of what a panel shows, inside it; of a picture those of all panels, above them.
 
     Args:
         of: the picture or the panel.
@@ -63,9 +63,20 @@ def legend(of: Picture | Axes, **look: Any) -> None:
     """
     style = {"labelcolor": GREY, "frameon": False}
     if isinstance(of, Picture):
-        handles, _ = of.axes[0].get_legend_handles_labels()
+        handles: list[Any] = []
+        known: set[str] = set()  # from the panels before
+        for axis in of.axes:
+            found, names = axis.get_legend_handles_labels()
+            handles += [one for one, name in zip(found, names, strict=True) if name not in known]
+            known |= set(names)
         style |= {"handles": handles, "loc": "outside upper center"}
     of.legend(**style | look)
+
+
+def columns(names: Iterable[str], width: float) -> int:
+    """How many of a legend's names stand side by side in a figure of that width, in inches."""
+    lengths = [len(name) for name in names]
+    return max(1, min(len(lengths), int(12.5 * width) // (max(lengths) + 7)))
 
 
 def grouped_bars(axis: Axes, named: Mapping[str, npt.ArrayLike], fmt: str) -> None:
@@ -81,6 +92,12 @@ def grouped_bars(axis: Axes, named: Mapping[str, npt.ArrayLike], fmt: str) -> No
         places = np.arange(np.size(heights)) + (number - (len(named) - 1) / 2) * width
         drawn = axis.bar(places, heights, width, color=COLOURS[number % len(COLOURS)], label=name)
         axis.bar_label(drawn, fmt=fmt, color=GREY, fontsize=8)
+
+
+def strongest(matrices: Iterable[npt.ArrayLike]) -> float:
+    """The `limit` of signed images: the largest absolute entry that is finite, or 1 if all are 0."""
+    entries = np.concatenate([np.abs(np.ravel(matrix)) for matrix in matrices])
+    return float(entries[np.isfinite(entries)].max(initial=0)) or 1.0
 
 
 def signed_image(axis: Axes, image: npt.ArrayLike, limit: float, **look: Any) -> AxesImage:
