@@ -70,7 +70,7 @@ def by_samples(
 
     Args:
         panels: by title, the curve of each rule.
-        limits: by title, heights of dashed lines that need no samples, by name.
+        limits: by title, heights of grey lines that need no samples, by name.
     """
     made, axes = figure(1, len(panels), 3.7 * len(panels), 4.3)
     for axis, (title, curves) in zip(axes.flat, panels.items(), strict=True):
