@@ -327,7 +327,7 @@ def test_other_choices_and_the_end_are_drawn_at_once_and_runs_before_them_stay_i
     assert "Training, 3 rounds" in laboratory.message.value
     assert drawn == [["fedavg"], ["fedavg", "floral", "1"]]
     assert re.findall('<tr><td style="[^"]*">([^<]*)<', laboratory.table.value) == drawn[-1]
-    assert len(set(re.findall("color:(#[0-9a-f]{6})", laboratory.table.value))) == 2
+    assert len(set(re.findall("border-left:.5em solid (#[0-9a-f]{6})", laboratory.table.value))) == 2
     # and so is the end
     laboratory._next = float("inf")
     laboratory._show(other._replace(state="finished"))

@@ -74,6 +74,7 @@ def test_areas_are_numbers_of_parameters() -> None:
     axis = FIGURES["factor_shapes"]().axes[0]
     areas = [patch.get_width() * patch.get_height() for patch in axis.patches]
     assert areas == [200 * 784, 200 * 15, 15 * 784]
+    assert all(patch.get_edgecolor()[3] * patch.get_linewidth() > 0.5 for patch in axis.patches)
     assert axis.get_title() == "rank 15: 14,760 parameters beside 156,800, 9.4%"
     assert axis.get_aspect() == 1
     left, right = axis.get_xlim()

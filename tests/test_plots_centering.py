@@ -41,6 +41,14 @@ def test_the_picture_stands_still_while_the_share_changes() -> None:
         assert first.get_ylim() == pytest.approx(last.get_ylim())
 
 
+def test_many_models_have_their_numbers_and_room_for_their_names() -> None:
+    made = centering.shifted(BASE, np.arange(24.0).reshape(12, 2), 0.5)
+    made.draw_without_rendering()
+    names = [text.get_text() for text in made.legends[0].get_texts()]
+    assert names[9:] == ["$u + a_{10}$", "$u + a_{11}$", "$u + a_{12}$", "base $u$"]
+    assert made.legends[0].get_window_extent().x1 <= made.bbox.x1
+
+
 def test_spectra_part_the_kept_from_the_lost() -> None:
     (axis,) = centering.spectra(SPECTRA, rank=2).axes
     *lines, cut = axis.lines

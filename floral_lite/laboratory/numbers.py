@@ -54,7 +54,8 @@ def table(rows: Sequence[tuple[str, ...]], colours: Mapping[str, str]) -> str:
     head = "".join(f'<th scope="col" style="padding:0 .6em">{column}</th>' for column in COLUMNS)
     body = ""
     for mark, *others in rows:
-        colour = f"color:{colours[mark]};font-weight:bold" if mark in colours else ""
+        # beside the word: some of the colours are too pale for words
+        colour = f"border-left:.5em solid {colours[mark]};padding-left:.4em" if mark in colours else ""
         cells = "".join(f'<td style="padding:0 .6em">{escape(cell)}</td>' for cell in others)
         body += f'<tr><td style="{colour}">{escape(mark)}</td>{cells}</tr>'
     rows_of_page = f"<tr>{head}</tr>{body}"

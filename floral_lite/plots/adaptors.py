@@ -125,7 +125,9 @@ def factor_shapes(outputs: int, inputs: int, rank: int) -> Picture:
     }
     made, ((axis,),) = figure(1, 1, 8.0, 3.2)
     for (name, (left, top, width, height)), colour in zip(blocks.items(), COLOURS, strict=False):
-        axis.add_patch(Rectangle((left, top), width, height, facecolor=colour, alpha=0.75, label=name))
+        # its outline is seen where the block is thinner than a pixel
+        block = Rectangle((left, top), width, height, color=colour, alpha=0.75, linewidth=1, label=name)
+        axis.add_patch(block)
     axis.set(
         xlim=(-gap / 2, 2 * inputs + 3.5 * gap + rank), ylim=(1.02 * max(outputs, rank), -0.02 * outputs)
     )

@@ -26,7 +26,7 @@ def shifted(base: npt.ArrayLike, adaptors: npt.ArrayLike, share: float) -> Pictu
     for cluster, tip in enumerate(tips):
         arrow = {"arrowstyle": "->", "color": COLOURS[cluster % len(COLOURS)], "shrinkB": 4}
         plane.annotate("", tip, new, arrowprops=arrow)
-        plane.plot(*tip, linestyle="none", label=f"$u + a_{cluster + 1}$", **mark_style(cluster))
+        plane.plot(*tip, linestyle="none", label=f"$u + a_{{{cluster + 1}}}$", **mark_style(cluster))
     plane.plot(*new, "o", color=GREY, markersize=8, label="base $u$")
     everything = np.vstack([old, old + 2 * mean, tips])
     low, high = everything.min(axis=0) - 0.4, everything.max(axis=0) + 0.4
@@ -45,7 +45,7 @@ def shifted(base: npt.ArrayLike, adaptors: npt.ArrayLike, share: float) -> Pictu
         ylabel="mean squared length of the adaptors",
         ylim=(0, 1.1 * spread.max()),
     )
-    legend(made, loc="outside lower center", ncols=len(arrows) + 1)
+    legend(made, loc="outside lower center", ncols=min(len(arrows) + 1, 6))
     return made
 
 
