@@ -11,7 +11,8 @@ import pytest
 
 from floral_lite import InputError, plots
 from floral_lite.federation import History, Round
-from floral_lite.plots import adaptors, convolutions
+from floral_lite.methods import METHODS
+from floral_lite.plots import adaptors, convolutions, norms
 from floral_lite.plots.style import legend
 
 from .pictures import assert_shown
@@ -119,16 +120,23 @@ def test_many_adaptors_have_room_for_their_numbers() -> None:
     assert plots.mixtures(run).axes[0].get_xticks().tolist() == list(range(0, 30, 3))
 
 
-@pytest.mark.parametrize("names", [["FedAvg", "FLoRAL"], [f"a name that is long, {n}" for n in range(6)]])
+NAMES = [*METHODS, *(f"a name that is long, {n}" for n in range(6))]
+
+
+@pytest.mark.parametrize("names", [NAMES[:2], NAMES[:12], NAMES[-6:]])
 def test_the_names_of_bars_are_all_there_and_stand_on_nothing(names: list[str]) -> None:
     run = history()
     run.rounds[-1].client_accuracy = [0.98, 0.97, 1.0]
-    made = plots.accuracy_per_cluster(dict.fromkeys(names, run))
-    made.draw_without_rendering()
-    (words,) = made.legends
-    legend = words.get_window_extent()
-    assert 0 <= legend.x0 < legend.x1 <= made.bbox.x1
-    assert not any(text.get_window_extent().overlaps(legend) for text in made.axes[0].texts)
+    for made in (
+        plots.accuracy_per_cluster(dict.fromkeys(names, run)),
+        norms.accuracy_bars({name: [98, 100] for name in names}, ["one", "two"]),
+    ):
+        made.draw_without_rendering()
+        (words,) = made.legends
+        assert len(words.get_texts()) == len(names)
+        legend = words.get_window_extent()
+        assert 0 <= legend.x0 < legend.x1 <= made.bbox.x1
+        assert not any(text.get_window_extent().overlaps(legend) for text in made.axes[0].texts)
 
 
 def test_bars_are_of_one_task_with_accuracies() -> None:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from floral_lite.federation import History, Round
+from floral_lite.methods import METHODS
 from floral_lite.plots import laboratory
 
 from .pictures import assert_readable
@@ -48,11 +49,11 @@ def test_means_are_thick_and_clusters_thin() -> None:
 
 
 @pytest.mark.parametrize("accuracy", [True, False])
-@pytest.mark.parametrize("number", [1, 4, 12])
+@pytest.mark.parametrize("number", [1, 4, 6, 12, len(METHODS)])
 def test_the_names_of_many_methods_are_all_there_and_stand_above_the_panels(
     number: int, accuracy: bool
 ) -> None:
-    names = ["federated-clustering", *(f"method-{n}" for n in range(1, number))]
+    names = list(METHODS)[-number:]
     one = history(accuracy=accuracy)
     made = laboratory.progress({"one": one})
     made = laboratory.progress(dict.fromkeys(names, one), again=made)

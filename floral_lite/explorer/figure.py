@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from matplotlib.ticker import MaxNLocator
 
 from ..plots import Picture, figure
-from ..plots.style import columns, legend, line_style
+from ..plots.style import legend, line_style
 from .values import Value, are_whole, numbers, text
 
 if TYPE_CHECKING:
@@ -41,5 +41,5 @@ def explore_figure(explorer: "Explorer", chosen: Mapping[str, Value]) -> Picture
             whole = are_whole(explorer.frame[column])
             ruler.set_major_locator(MaxNLocator("auto", steps=[1, 2, 5, 10], integer=whole))
     if explorer.colour is not None:
-        legend(made, loc="outside upper left", ncols=columns(map(text, explorer.lines), 6.4))
+        legend(made, loc="outside upper left")
     return made

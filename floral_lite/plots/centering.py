@@ -45,7 +45,7 @@ def shifted(base: npt.ArrayLike, adaptors: npt.ArrayLike, share: float) -> Pictu
         ylabel="mean squared length of the adaptors",
         ylim=(0, 1.1 * spread.max()),
     )
-    legend(made, loc="outside lower center", ncols=min(len(arrows) + 1, 6))
+    legend(made, loc="outside lower center")
     return made
 
 

@@ -16,7 +16,6 @@ from .style import (
     Picture,
     bare,
     colour_bar,
-    columns,
     figure,
     grouped_bars,
     legend,
@@ -125,7 +124,7 @@ def accuracy_per_cluster(histories: Mapping[str, History]) -> Picture:
     clusters = next(iter(means.values())).index
     axis.set(xlabel="cluster", ylabel="test accuracy (%)", ylim=(0, 112))
     axis.set_xticks(range(len(clusters)), clusters)
-    legend(made, ncols=columns(histories, 6.4))
+    legend(made)
     return made
 
 

@@ -35,7 +35,7 @@ def progress(
     regression = bool(measured) and None in measured
     shown = [quantity for quantity in QUANTITIES if not regression or quantity == "test_loss"]
     width = 4.2 * len(shown)
-    across = columns(histories, width)
+    across = columns(list(histories), width)
     top = 0.12 + 0.23 * -(-len(histories) // across)  # the rows of the legend
     if again is not None and len(again.axes) == len(shown):
         made, axes = again, np.array([again.axes])

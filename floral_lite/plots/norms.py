@@ -102,5 +102,5 @@ def accuracy_bars(runs: Mapping[str, Sequence[float]], groups: Sequence[str]) ->
     made, ((axis,),) = figure(1, 1, 6.8, 3.2)
     grouped_bars(axis, runs, "%.0f")
     axis.set(ylabel="test accuracy (%)", ylim=(0, 112), xticks=range(len(groups)), xticklabels=groups)
-    legend(made, ncols=len(runs))
+    legend(made)
     return made

@@ -5,7 +5,7 @@ on white and on dark pages, and the background is transparent.
 """
 
 import io
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from threading import Lock
 from typing import Any, Literal
 
@@ -59,24 +59,32 @@ def legend(of: Picture | Axes, **look: Any) -> None:
 
     Args:
         of: the picture or the panel.
-        look: matplotlib's arguments, such as `loc` for another place.
+        look: matplotlib's arguments, such as `loc` for another place, and `ncols`: of a picture, at most
+            so many names side by side, and fewer where they have no room.
     """
     style = {"labelcolor": GREY, "frameon": False}
     if isinstance(of, Picture):
-        handles: list[Any] = []
-        known: set[str] = set()  # from the panels before
+        named: list[tuple[str, Any]] = []
         for axis in of.axes:
-            found, names = axis.get_legend_handles_labels()
-            handles += [one for one, name in zip(found, names, strict=True) if name not in known]
-            known |= set(names)
-        style |= {"handles": handles, "loc": "outside upper center"}
+            handles, names = axis.get_legend_handles_labels()
+            known = {name for name, _ in named}  # from the panels before
+            named += [each for each in zip(names, handles, strict=True) if each[0] not in known]
+        handles = look.setdefault("handles", [handle for _, handle in named])
+        width = of.get_figwidth() * 10 / look.get("fontsize", 10)
+        room = columns([handle.get_label() for handle in handles], width)
+        look["ncols"] = min(look.get("ncols", room), room)
+        style |= {"loc": "outside upper center"}
     of.legend(**style | look)
 
 
-def columns(names: Iterable[str], width: float) -> int:
-    """How many of a legend's names stand side by side in a figure of that width, in inches."""
-    lengths = [len(name) for name in names]
-    return max(1, min(len(lengths), int(12.5 * width) // (max(lengths) + 7)))
+def columns(names: Sequence[str], width: float) -> int:
+    """How many names of a legend stand side by side in a figure of that width, in inches."""
+    lengths = [len(name) + 9 for name in names]  # with its line and a gap
+    for across in range(len(names), 1, -1):
+        # as matplotlib deals the names out: column by column
+        if sum(part.max() for part in np.array_split(lengths, across)) <= 13 * width:
+            return across
+    return 1
 
 
 def grouped_bars(axis: Axes, named: Mapping[str, npt.ArrayLike], fmt: str) -> None:

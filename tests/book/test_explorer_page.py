@@ -140,6 +140,7 @@ def test_numbers_close_together_and_far_from_zero_are_shown_apart(
     assert len(ticks) > 2
     assert np.allclose(np.diff(ticks), ticks[1] - ticks[0], rtol=1e-6)
     opened.locator("summary").click()
+    opened.locator("td").first.wait_for()
     cells = [float(cell.replace(",", "")) for cell in opened.locator("td:last-child").all_inner_texts()]
     assert cells == pytest.approx(values, rel=0, abs=1e-4 * abs(np.subtract(*explorer.limits("y"))))
     opened.close()
