@@ -22,7 +22,7 @@ from floral_lite.experiments import figures, stored_results
 from floral_lite.experiments.catalogue import RELATIVES, ROUTING
 from floral_lite.experiments.cells import Cell, adapt_only, configuration, make_runs, method_options
 from floral_lite.experiments.commands import repeated
-from floral_lite.experiments.paper import ADAPTORS, CONVLORA, METHODS, RHO_AND_C
+from floral_lite.experiments.paper import ADAPTORS, CONVLORA, EARLIER, METHODS, RHO_AND_C
 from floral_lite.experiments.provenance import commit, provenance
 from floral_lite.experiments.results import Result, find, read, summarise
 from floral_lite.experiments.routing import closed
@@ -185,6 +185,12 @@ def test_names_that_do_not_exist_are_told_with_those_that_do() -> None:
 
 
 # Rows become methods.
+
+
+def test_the_authors_earlier_table_has_the_rows_of_the_first_and_a_number_of_the_ablations() -> None:
+    assert EARLIER.keys() == {row.name for row in METHODS.rows}
+    for name, ablation in RHO_AND_C.paper["floral-1-optimal"].items():
+        assert EARLIER["floral-1-learned"][name].mean == pytest.approx(ablation.mean, abs=0.051)
 
 
 def test_twice_the_clusters_halve_each_cluster() -> None:
