@@ -81,7 +81,7 @@ class Nodes:
             time.sleep(min(1.0, patience))
 
     def _ask(self, grid: Grid, nodes: list[int]) -> None:
-        """Ask nodes that are new."""
+        """Ask nodes which client they are."""
         for node in nodes:
             self.since.setdefault(node, time.monotonic())
             for message in grid.push_messages([Message(RecordDict(), node, MessageType.QUERY)]):
