@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+from matplotlib.colors import to_rgb
 
 from floral_lite import InputError, plots
 from floral_lite.federation import History, Round
@@ -85,6 +86,18 @@ def test_runs_have_labels(draw: Callable[[Any], plots.Picture]) -> None:
 def test_curves_are_told_apart_without_colour() -> None:
     lines = plots.curves({"one": history(), "two": history()}).axes[0].lines
     assert len({line.get_linestyle() for line in lines}) == 2
+
+
+def test_every_line_stands_out_from_white_and_from_dark_pages() -> None:
+    def light(colour: tuple[float, float, float]) -> float:
+        """The relative luminance of WCAG, with what it adds for glare."""
+        of_screen = np.array(colour)
+        linear = np.where(of_screen < 0.04, of_screen / 12.92, ((of_screen + 0.055) / 1.055) ** 2.4)
+        return float(linear @ [0.2126, 0.7152, 0.0722]) + 0.05
+
+    for colour in plots.COLOURS:
+        assert light(to_rgb("white")) / light(colour) > 2.3
+        assert light(colour) / light(to_rgb("#121212")) > 2.3
 
 
 def test_no_run_is_left_out_however_many_there_are() -> None:

@@ -4,6 +4,8 @@ Colours are told apart by colour-blind readers; text and lines are of a grey tha
 on white and on dark pages, and the background is transparent.
 """
 
+import base64
+import html
 import io
 from collections.abc import Iterable, Mapping, Sequence
 from threading import Lock
@@ -13,11 +15,14 @@ import numpy as np
 import numpy.typing as npt
 import seaborn as sns
 from matplotlib.axes import Axes
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 
 GREY = "#7a7a7a"
 COLOURS = sns.color_palette("colorblind")
+# of its ten these two are too pale for lines on a white page
+COLOURS[6], COLOURS[8] = to_rgb("#7b4bff"), to_rgb("#a0522d")
 # so that groups and lines are told apart without their colours
 MARKERS = "os^DvPX*<h"
 DASHES: tuple[Literal["-", "--", ":", "-."], ...] = ("-", "--", ":", "-.")
@@ -32,6 +37,11 @@ class Picture(Figure):
         file = io.BytesIO()
         self.savefig(file, format="png", dpi=110)
         return file.getvalue()
+
+    def as_html(self, words: str) -> str:
+        """An image of HTML, with words for a reader who does not see it."""
+        png = base64.b64encode(self._repr_png_()).decode()
+        return f'<img src="data:image/png;base64,{png}" alt="{html.escape(words)}" style="max-width:100%">'
 
 
 def figure(rows: int, columns: int, width: float, height: float) -> tuple[Picture, npt.NDArray[np.object_]]:
