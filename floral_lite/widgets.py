@@ -1,13 +1,12 @@
 """What a reader moves: a slider over figures, and the laboratory."""
 
-import base64
 import html
 import os
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import ipywidgets
-from IPython.display import display
+from IPython.display import HTML, display
 
 from .errors import require
 from .laboratory import Laboratory
@@ -52,29 +51,31 @@ def slider(
         style={"description_width": "initial"},
         continuous_update=False,
     )
+
+    def told(value: Value) -> str:
+        return alt if isinstance(alt, str) else alt(value)
+
+    def picture(value: Value) -> str:
+        return draw(value).as_html(f"{told(value)} ({label} = {value})")
+
     # by name, and draw may name its parameter as it likes
-    drawn = ipywidgets.interactive_output(lambda value: display(draw(value)), {"value": stops})  # type: ignore[no-untyped-call]
+    drawn = ipywidgets.interactive_output(lambda value: display(HTML(picture(value))), {"value": stops})  # type: ignore[no-untyped-call]
     widget = ipywidgets.VBox([stops, drawn])
     if not os.environ.get(STATIC_VARIABLE):
         return widget
-    told = [alt if isinstance(alt, str) else alt(value) for value in values]
-    page = static_slider([draw(value) for value in values], values, label, start, told)
-    return OnPage(widget, page, f"{told[values.index(start)]} (a slider: {label})")
+    page = static_slider([picture(value) for value in values], values, label, start)
+    return OnPage(widget, page, f"{told(start)} (a slider: {label})")
 
 
-def static_slider(
-    figures: Sequence[Picture], values: Sequence[float], label: str, start: float, alts: Sequence[str]
-) -> str:
+def static_slider(pictures: Sequence[str], values: Sequence[float], label: str, start: float) -> str:
     """HTML with one picture a value and a range input that shows one of them; it needs no other file."""
-    pictures = ""
-    for made, value, alt in zip(figures, values, alts, strict=True):
-        png = base64.b64encode(made._repr_png_()).decode()
-        hidden = "" if value == start else ";display:none"
-        words = html.escape(f"{alt} ({label} = {value})")
-        pictures += f'<img src="data:image/png;base64,{png}" alt="{words}" style="max-width:100%{hidden}">'
+    stops = "".join(
+        f"<div{'' if value == start else ' hidden'}>{picture}</div>"
+        for picture, value in zip(pictures, values, strict=True)
+    )
     show = (
         "const box=this.closest('.floral-slider');"
-        "box.querySelectorAll('img').forEach((img,i)=>{img.style.display=i==this.value?'':'none'});"
+        "box.querySelectorAll('div').forEach((stop,i)=>{stop.hidden=i!=this.value});"
         "const value=this.dataset.values.split(' ')[this.value];"
         "box.querySelector('span').textContent=value;this.setAttribute('aria-valuetext',value)"
     )
@@ -84,5 +85,5 @@ def static_slider(
         f'<input type="range" min="0" max="{len(values) - 1}" value="{list(values).index(start)}" '
         f'aria-valuetext="{start}" autocomplete="off" '
         f'data-values="{" ".join(map(str, values))}" oninput="{show}" style="width:16em">'
-        f"</label><div>{pictures}</div></div>"
+        f"</label>{stops}</div>"
     )

@@ -272,6 +272,8 @@ def test_the_first_drawing_has_every_method() -> None:
         assert not laboratory.table.value
         laboratory._show(now)
     assert laboratory.curves.value
+    assert laboratory.curves.tooltip.endswith("of fedavg, floral: see the table below")
+    assert laboratory.curves.get_state()["description"] == ""  # without one the page has an error instead
     assert not laboratory.routers.value  # they have not moved yet
     assert all(f">{name}<" in laboratory.table.value for name in USUAL.methods)
 

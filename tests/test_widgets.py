@@ -5,6 +5,7 @@ import re
 import ipywidgets
 import numpy as np
 import pytest
+from IPython.display import HTML
 
 from floral_lite import InputError, plots, widgets
 
@@ -42,13 +43,23 @@ def test_live_slider_draws_anew_when_it_moves(monkeypatch: pytest.MonkeyPatch) -
     assert drawn[-1] == 3
 
 
+def test_a_live_slider_describes_its_picture(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv(widgets.STATIC_VARIABLE, raising=False)
+    shown: list[HTML] = []
+    monkeypatch.setattr(widgets, "display", shown.append)
+    make(alt=lambda count: f"{count} squares")
+    assert 'alt="2 squares (squares = 2)"' in shown[0].data
+
+
 def test_static_slider_holds_one_picture_a_value_and_shows_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(widgets.STATIC_VARIABLE, "1")
     page = make_page()
-    images = re.findall(r"<img [^>]*>", page)
+    images = re.findall(r"<div[^>]*><img [^>]*>", page)
     assert len(images) == 3
     assert len(set(images)) == 3
-    assert ["display:none" in image for image in images] == [True, False, True]
+    assert [image.startswith("<div hidden>") for image in images] == [True, False, True]
     assert 'alt="some squares (squares = 3)"' in images[2]
     assert 'max="2" value="1" aria-valuetext="2"' in page
 

@@ -8,14 +8,16 @@ from typing import Any, NamedTuple
 import ipywidgets
 import pandas as pd
 from matplotlib.colors import to_hex
+from traitlets import Unicode
 
 from .. import tasks
 from ..devices import devices
 from ..errors import InputError
 from ..on_page import OnPage
-from ..plots import COLOURS, Picture
+from ..plots import Picture
 from ..plots.laboratory import progress as draw_progress
 from ..plots.laboratory import routers as draw_routers
+from ..plots.style import line_style
 from . import numbers
 from .choices import Choices
 from .code import as_code
@@ -28,6 +30,12 @@ ON_PAGE = (
     "<p>Here the laboratory stands where the page has a kernel: open this chapter in Colab or in JupyterLab, "
     "and run this cell.</p>"
 )
+
+
+class Titled(ipywidgets.Image):  # type: ignore[misc]
+    """An image whose tooltip names it to a reader who does not see it: there is no other alternative text."""
+
+    description = Unicode("").tag(sync=True)  # the page looks for it before it shows a tooltip
 
 
 class Kept(NamedTuple):
@@ -68,7 +76,7 @@ class Laboratory:
         self.run_button = ipywidgets.Button(description="Run", button_style="primary", icon="play")
         self.stop_button = ipywidgets.Button(description="Stop", icon="stop", disabled=True)
         self.message = ipywidgets.HTML("Choose, and press Run.")
-        self.curves, self.routers = (ipywidgets.Image(format="png", value=b"") for _ in range(2))
+        self.curves, self.routers = (Titled(format="png", value=b"") for _ in range(2))
         self.table, self.code = ipywidgets.HTML(), ipywidgets.Textarea(rows=16)
         self.code.layout.width = "100%"
         folded = ipywidgets.Accordion(children=[self.code], selected_index=None)
@@ -159,11 +167,14 @@ class Laboratory:
         begin = time.monotonic()
         before = {kept.row[0]: kept.curve for kept in self._kept}
         self._picture = draw_progress(now.histories, before, now.choices.settings().rounds, self._picture)
-        _set(self.curves, self._picture)
+        names = ", ".join(now.histories)
+        _set(
+            self.curves, self._picture, f"Test accuracy and loss over rounds of {names}: see the table below"
+        )
         if with_routers:
-            _set(self.routers, draw_routers(now.histories))
+            _set(self.routers, draw_routers(now.histories), f"Weights of every client's mixture, of {names}")
         # the colours of the figure, by the order of the methods
-        colours = {name: to_hex(COLOURS[place % 10]) for place, name in enumerate(now.histories)}
+        colours = {name: to_hex(line_style(place)["color"]) for place, name in enumerate(now.histories)}
         rows = [_row(name, name, now) for name in now.histories]
         end = time.monotonic()
         self._next = end + max(PAUSE, 2 * (end - begin))  # most of the time is for training
@@ -194,8 +205,9 @@ def _row(mark: str, name: str, now: Progress) -> tuple[str, ...]:
     )
 
 
-def _set(image: ipywidgets.Image, picture: Picture | None) -> None:
-    """Show a picture; none takes no room."""
+def _set(image: Titled, picture: Picture | None, words: str) -> None:
+    """Show a picture, with words for a reader who does not see it; none takes no room."""
     image.layout.display = "none" if picture is None else ""
+    image.tooltip = words
     if picture is not None:
         image.value = picture._repr_png_()
