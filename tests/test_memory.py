@@ -21,7 +21,14 @@ from floral_lite import InputError, Task, methods, train
 from floral_lite.federation import engine, evaluation, load_checkpoint
 from floral_lite.federation.engine import train_together
 from floral_lite.federation.evaluation import evaluate_clients
-from floral_lite.federation.memory import CPU_BYTES, Memory, activation_bytes, client_bytes, samples_meet
+from floral_lite.federation.memory import (
+    ALONE_BYTES,
+    CPU_BYTES,
+    Memory,
+    activation_bytes,
+    client_bytes,
+    samples_meet,
+)
 from floral_lite.federation.plan import STEPS_FETCHED, Job, Member
 from floral_lite.federation.recording import Steps
 from floral_lite.methods import Method
@@ -137,14 +144,27 @@ def test_a_device_has_its_own_limit_and_nothing_is_none() -> None:
             Memory(max_memory, CPU)
 
 
-def test_a_cpu_trains_convolutions_one_by_one() -> None:
+def test_a_cpu_takes_clients_with_much_to_convolve_one_by_one_and_others_together() -> None:
+    """ReLU keeps the convolution's outputs, two channels of doubles, and the convolution its inputs."""
     task = make_task(
-        lambda: nn.Sequential(nn.Conv2d(1, 2, 2), nn.Flatten(), nn.Linear(8, 3)), normal(1, 3, 3)
+        lambda: nn.Sequential(nn.Conv2d(1, 2, 1), nn.ReLU(), nn.Flatten(), nn.Linear(2 * 16**2, 3)),
+        normal(1, 16, 16),
     )
     method = methods.FedAvg(task.model)
     state = first_state(task, method)
-    assert Memory(10**9, CPU).clients_at_once(task, method, state, task.settings) == 1
-    assert Memory(10**9, CPU).clients_tested(task, method, state, rows=10) > 1
+    most = ALONE_BYTES // ((1 + 2) * 16**2 * DOUBLE)
+
+    def tested(rows: int, device: torch.device) -> int:
+        return Memory(10**9, device).clients_tested(task, method, state, rows)
+
+    def trained(rows: int, device: torch.device) -> int:
+        settings = task.settings.with_changes(batch_size=rows)
+        return Memory(10**9, device).clients_at_once(task, method, state, settings)
+
+    for taken in (tested, trained):
+        assert taken(most, CPU) > 1
+        assert taken(most + 1, CPU) == 1
+        assert taken(most + 1, torch.device("meta")) > 1
 
 
 class Centred(nn.Module):
@@ -277,7 +297,7 @@ def test_a_stack_takes_about_what_was_counted(network: str, make: str, momentum:
     state = first_state(task, method)
     member = Member(task, method, state, state, seed=0)
     plenty = 10**12
-    memory = Memory(plenty, torch.device("meta"))  # any but a CPU, which trains convolutions one by one
+    memory = Memory(plenty, torch.device("meta"))  # any but a CPU, where convolutions may go one by one
     trained = plenty // memory.clients_at_once(task, method, state, task.settings)
     tested = plenty // memory.clients_tested(task, method, state, rows=64)
     with Alive() as alive:

@@ -47,9 +47,10 @@ def evaluate_clients(
         for index, member in enumerate(members)
         for client in range(member.task.num_clients)
     ]
-    limit = min(len(jobs), memory.clients_tested(first.task, first.method, first.state, TEST_ROWS))
-    limit = math.ceil(limit / memory.parts)
     ordered = sorted(jobs, key=lambda job: -job.num_samples)
+    rows = min(TEST_ROWS, ordered[0].num_samples)
+    limit = min(len(jobs), memory.clients_tested(first.task, first.method, first.state, rows))
+    limit = math.ceil(limit / memory.parts)
     scores: dict[Job, Score] = {}
     for start in range(0, len(ordered), limit):
         chunk = ordered[start : start + limit]

@@ -26,6 +26,9 @@ from .task import Task
 # On a CPU more clients at once save calls, until they only wait for memory. This much takes the thirty of
 # a round of MNIST with FLoRAL at 10%.
 CPU_BYTES = 192 * 2**20
+# With convolutions a client whose batch leaves more than this for its backward pass is trained and tested
+# alone on a CPU: it keeps the cores busy, and a convolution of many groups takes up to six times as long.
+ALONE_BYTES = 2**20
 # Of a GPU's memory; the rest is for the data, and for what the counting leaves out.
 GPU_SHARE = 1 / 3
 
@@ -69,18 +72,15 @@ class Memory:
     def clients_at_once(self, task: Task, method: Method, state: Roles, settings: Settings) -> int:
         """How many clients may be trained side by side, at least 1; counted once for each batch size."""
         if settings.batch_size not in self._trained:
-            convolves = any(isinstance(layer, nn.Conv2d) for layer in task.model.modules())
             # the parameters, their gradients, and what is made on the way; a momentum if there is one
             copies = 4 if settings.momentum else 3
             # what the round began with, and the place ahead at which gradients are taken
             copies += method.remembers_start + bool(method.inner_learning_rate)
             inputs = repeated(task.train[0].inputs, settings.batch_size)
             fetched = 2 * STEPS_FETCHED * inputs.nbytes
-            kept = 2 * activation_bytes(task, method, state, inputs)
-            needed = copies * client_bytes(method, state) + fetched + kept
-            # a batch of one client keeps a CPU busy, and a grouped convolution is slower there
-            one_by_one = convolves and self.device.type == "cpu"
-            self._trained[settings.batch_size] = 1 if one_by_one else max(1, self.max_memory // needed)
+            kept = activation_bytes(task, method, state, inputs)
+            needed = copies * client_bytes(method, state) + fetched + 2 * kept
+            self._trained[settings.batch_size] = self._fitting(task, kept, needed)
         return self._trained[settings.batch_size]
 
     def clients_tested(self, task: Task, method: Method, state: Roles, rows: int) -> int:
@@ -89,8 +89,15 @@ class Memory:
             inputs = repeated(task.test[0].inputs, rows)
             kept = activation_bytes(task, method, state, inputs)
             needed = client_bytes(method, state) + 2 * inputs.nbytes + kept
-            self._tested = max(1, self.max_memory // needed)
+            self._tested = self._fitting(task, kept, needed)
         return self._tested
+
+    def _fitting(self, task: Task, kept: int, needed: int) -> int:
+        """How many clients fit, if one keeps and needs so many bytes."""
+        convolves = any(isinstance(layer, nn.Conv2d) for layer in task.model.modules())
+        if convolves and kept > ALONE_BYTES and self.device.type == "cpu":
+            return 1
+        return max(1, self.max_memory // needed)
 
 
 Result = TypeVar("Result")
