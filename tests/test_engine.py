@@ -14,7 +14,7 @@ from floral_lite import Federation, InputError, Settings, Shard, Task, methods, 
 from floral_lite.adaptors import KINDS, Convolution, VectorAdaptor
 from floral_lite.data import FlipAndCrop
 from floral_lite.factored import Blend, Mixture
-from floral_lite.federation import aggregate, engine, evaluation, rounds
+from floral_lite.federation import aggregate, engine, evaluation, memory, rounds
 from floral_lite.federation.aggregate import Sums
 from floral_lite.federation.batch import MEANS
 from floral_lite.federation.layers import chain
@@ -207,7 +207,7 @@ def floral(task: Task, **options: Any) -> Method:
 
 @pytest.fixture(autouse=True)
 def all_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One stack of all clients, as on a GPU; a CPU would train those of a convolution one by one."""
+    """One stack of all clients, as on a GPU; a CPU may train those of a convolution one by one."""
     monkeypatch.setattr(Memory, "clients_at_once", lambda *_: 10**9)
 
 
@@ -449,8 +449,9 @@ def test_a_client_with_a_fixed_route_trains_its_only_cluster(
 
 @pytest.mark.parametrize("name", ["cnn", "batch norm 2d", "images"])
 def test_convolutions_client_by_client(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a CPU trains them."""
+    """As a CPU trains and tests them where there is much to convolve."""
     monkeypatch.undo()
+    monkeypatch.setattr(memory, "ALONE_BYTES", 0)
     stacks = watch_stacks(monkeypatch, lambda job: job.num_samples)
     task = task_of(name, participation=0.6)
     compare(task, floral(task))
