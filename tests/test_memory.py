@@ -144,15 +144,20 @@ def test_a_device_has_its_own_limit_and_nothing_is_none() -> None:
             Memory(max_memory, CPU)
 
 
-def test_a_cpu_takes_clients_with_much_to_convolve_one_by_one_and_others_together() -> None:
+@pytest.mark.parametrize(
+    ("convolution", "shape"), [(nn.Conv2d, (16, 16)), (nn.Conv1d, (256,)), (nn.ConvTranspose2d, (16, 16))]
+)
+def test_a_cpu_takes_clients_with_much_to_convolve_one_by_one_and_others_together(
+    convolution: Callable[[int, int, int], nn.Module], shape: tuple[int, ...]
+) -> None:
     """ReLU keeps the convolution's outputs, two channels of doubles, and the convolution its inputs."""
     task = make_task(
-        lambda: nn.Sequential(nn.Conv2d(1, 2, 1), nn.ReLU(), nn.Flatten(), nn.Linear(2 * 16**2, 3)),
-        normal(1, 16, 16),
+        lambda: nn.Sequential(convolution(1, 2, 1), nn.ReLU(), nn.Flatten(), nn.Linear(2 * 256, 3)),
+        normal(1, *shape),
     )
     method = methods.FedAvg(task.model)
     state = first_state(task, method)
-    most = ALONE_BYTES // ((1 + 2) * 16**2 * DOUBLE)
+    most = ALONE_BYTES // ((1 + 2) * 256 * DOUBLE)
 
     def tested(rows: int, device: torch.device) -> int:
         return Memory(10**9, device).clients_tested(task, method, state, rows)

@@ -9,7 +9,8 @@ from functools import wraps
 from typing import TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+from torch.nn.modules.conv import _ConvNd
 
 from ..errors import InputError, require, whole_number
 from ..methods import Method
@@ -94,7 +95,7 @@ class Memory:
 
     def _fitting(self, task: Task, kept: int, needed: int) -> int:
         """How many clients fit, if one keeps and needs so many bytes."""
-        convolves = any(isinstance(layer, nn.Conv2d) for layer in task.model.modules())
+        convolves = any(isinstance(layer, _ConvNd) for layer in task.model.modules())
         if convolves and kept > ALONE_BYTES and self.device.type == "cpu":
             return 1
         return max(1, self.max_memory // needed)
