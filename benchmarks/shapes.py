@@ -59,3 +59,17 @@ def cifar10(num_samples: int = 2500) -> Task:
     """CIFAR-10's: all of 20 clients, 2,500 samples each, a convolutional net."""
     settings = Settings(rounds=500, batch_size=64, learning_rate=0.03)
     return task("cifar10", seeded(cnn, 0), 20, num_samples, (3, 32, 32), settings)
+
+
+def digits() -> Task:
+    """The embedded digits': all of 20 clients, 72 samples each, a small convolutional net."""
+    settings = Settings(rounds=100, batch_size=16, learning_rate=0.1)
+
+    def build() -> nn.Module:
+        return nn.Sequential(
+            *(nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
+            *(nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
+            *(nn.Flatten(), nn.Linear(32 * 2 * 2, NUM_LABELS)),
+        )
+
+    return task("digits", seeded(build, 0), 20, 72, (1, 8, 8), settings)
