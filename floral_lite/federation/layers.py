@@ -192,5 +192,8 @@ def stacked_forward(
         elif isinstance(layer, nn.Flatten):
             inputs = inputs.flatten(layer.start_dim + 1, layer.end_dim + (layer.end_dim >= 0))
         else:
-            inputs = layer(inputs.flatten(0, 1)).unflatten(0, inputs.shape[:2])
+            samples = inputs.flatten(0, 1)
+            if isinstance(layer, nn.MaxPool2d) and samples.dim() == 4 and not samples.is_cuda:
+                samples = samples.contiguous(memory_format=torch.channels_last)  # there it is vectorised
+            inputs = layer(samples).unflatten(0, inputs.shape[:2])
     return inputs
