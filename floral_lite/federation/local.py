@@ -1,5 +1,6 @@
 """A client's half of Algorithm 1: its local steps, and the test of a personal model."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
@@ -52,14 +53,25 @@ def local_training(
             batch = Shard(*(tensor[0] for tensor in gather(task.train, [index], rows[None], changes)))
         noise = None if draws.noise is None else draws.noise[step]
         take = partial(gradient, task, method, start, batch, settings, noise, draws.keys[step])
-        gradients, loss, moved = take(client)
-        if method.inner_learning_rate:
-            # g(w - alpha g(w))
-            gradients, loss, moved = take(ahead(method, client, gradients))
-        client, velocity = descend(method, client, gradients, velocity, settings)
-        client = with_statistics(client, moved)
+        client, velocity, loss = local_step(method, settings, client, velocity, take)
         losses.append(loss)
     return method.finish(client, start), float(torch.stack(losses).mean())
+
+
+def local_step(
+    method: Method,
+    settings: Settings,
+    client: Roles,
+    velocity: Roles,
+    take: Callable[[Roles], tuple[Roles, Tensor, Roles]],
+) -> tuple[Roles, Roles, Tensor]:
+    """The client after a step, its velocity, and its loss; `take` is `gradient` on the step's batch."""
+    gradients, loss, moved = take(client)
+    if method.inner_learning_rate:
+        # g(w - alpha g(w))
+        gradients, loss, moved = take(ahead(method, client, gradients))
+    client, velocity = descend(method, client, gradients, velocity, settings)
+    return with_statistics(client, moved), velocity, loss
 
 
 def gradient(

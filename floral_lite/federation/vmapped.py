@@ -1,5 +1,7 @@
 """A local step of many clients at once, for any network: the readable step under torch.vmap."""
 
+from functools import partial
+
 import torch
 from torch import Tensor
 from torch.func import grad
@@ -8,9 +10,10 @@ from ..methods import Method
 from ..roles import Roles
 from .batch import Batch, average, sample_losses
 from .forward import run, under_vmap
-from .local import ahead, descend, with_statistics
+from .local import gradient, local_step
 from .precision import forward_pass
 from .settings import Settings
+from .shards import Shard
 from .task import Task
 
 
@@ -28,6 +31,8 @@ def vmapped_step(
     Raises:
         InputError: the network's way depends on its inputs, which torch.vmap cannot follow.
     """
+    if len(batch.inputs) == 1 and not batch.inputs.is_cuda:
+        return single_step(task, method, settings, client, velocity, batch, start)
 
     def step(
         client: Roles,
@@ -52,11 +57,11 @@ def vmapped_step(
                 (loss,) = average(samples[None], weights)
             return loss + method.penalty(client, start), (loss.detach(), moved)
 
-        gradients, (loss, moved) = grad(objective, has_aux=True)(client)
-        if method.inner_learning_rate:
-            gradients, (loss, moved) = grad(objective, has_aux=True)(ahead(method, client, gradients))
-        client, velocity = descend(method, client, gradients, velocity, settings)
-        return with_statistics(client, moved), velocity, loss
+        def take(client: Roles) -> tuple[Roles, Tensor, Roles]:
+            gradients, (loss, moved) = grad(objective, has_aux=True)(client)
+            return gradients, loss, moved
+
+        return local_step(method, settings, client, velocity, take)
 
     given = (client, velocity, start, batch.inputs, batch.targets, batch.keys, batch.weights, batch.noise)
     axes = tuple(None if argument is None else 0 for argument in given)
@@ -66,3 +71,22 @@ def vmapped_step(
     velocity.copy_(moving)
     result: Tensor = losses
     return result
+
+
+def single_step(
+    task: Task,
+    method: Method,
+    settings: Settings,
+    client: Roles,
+    velocity: Roles,
+    batch: Batch,
+    start: Roles,
+) -> Tensor:
+    """The same for a stack of one, as the loop takes it: under vmap norms and pooling take longer."""
+    shard = Shard(batch.inputs[0], batch.targets[0])
+    noise = None if batch.noise is None else batch.noise[0]
+    take = partial(gradient, task, method, start.at(0), shard, settings, noise, batch.keys[0])
+    stepped, moving, loss = local_step(method, settings, client.at(0), velocity.at(0), take)
+    client.copy_(stepped.map(lambda tensor: tensor[None]))
+    velocity.copy_(moving.map(lambda tensor: tensor[None]))
+    return loss[None]
