@@ -7,11 +7,12 @@ from typing import TypeVar
 
 import ipywidgets
 from IPython.display import HTML, display
+from matplotlib.figure import Figure
 
 from .errors import require
 from .laboratory import Laboratory
 from .on_page import STATIC_VARIABLE, OnPage
-from .plots import Picture
+from .plots.style import as_html
 
 Value = TypeVar("Value", int, float)
 
@@ -19,7 +20,7 @@ __all__ = ["Laboratory", "slider", "static_slider"]
 
 
 def slider(
-    draw: Callable[[Value], Picture],
+    draw: Callable[[Value], Figure],
     values: Sequence[Value],
     *,
     label: str,
@@ -56,7 +57,7 @@ def slider(
         return alt if isinstance(alt, str) else alt(value)
 
     def picture(value: Value) -> str:
-        return draw(value).as_html(f"{told(value)} ({label} = {value})")
+        return as_html(draw(value), f"{told(value)} ({label} = {value})")
 
     # by name, and draw may name its parameter as it likes
     drawn = ipywidgets.interactive_output(lambda value: display(HTML(picture(value))), {"value": stops})  # type: ignore[no-untyped-call]

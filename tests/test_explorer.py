@@ -11,11 +11,13 @@ import matplotlib.colors
 import numpy as np
 import pandas as pd
 import pytest
+from IPython.display import HTML
 
 import floral_lite
 from floral_lite import InputError, plots
 from floral_lite.explorer import Explorer, explore_figure, page
 from floral_lite.on_page import STATIC_VARIABLE, WIDGET
+from floral_lite.plots.style import as_html
 
 RANKS = [1, 4, 16]
 TASKS = ["rotate", "label shift"]
@@ -202,7 +204,14 @@ def test_notebook_has_the_widget_and_html_that_outlives_it(
 
 def test_live_sliders_draw_anew(frame: pd.DataFrame, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: list[plots.Picture] = []
-    monkeypatch.setattr("floral_lite.explorer.explorer.display", drawn.append)
+    shown: list[HTML] = []
+
+    def kept(made: plots.Picture, words: str) -> str:
+        drawn.append(made)
+        return as_html(made, words)
+
+    monkeypatch.setattr(page, "as_html", kept)
+    monkeypatch.setattr("floral_lite.explorer.explorer.display", shown.append)
     explorer = make(frame, start={"rank": 4}, labels={"rank": "rank r"})
     _, rank, task, output, _ = explorer.widget().children
     assert isinstance(rank, ipywidgets.SelectionSlider)
@@ -211,9 +220,11 @@ def test_live_sliders_draw_anew(frame: pd.DataFrame, monkeypatch: pytest.MonkeyP
     assert (rank.description, rank.value) == ("rank r", 4)
     rank.value = 16
     task.value = "label shift"
-    shown = [picture.axes[0].lines[0].get_ydata() for picture in drawn]
+    assert all(f'alt="{explorer.title}: ' in picture.data for picture in shown)
+    assert len(shown) == len(drawn)
+    lines = [picture.axes[0].lines[0].get_ydata() for picture in drawn]
     stops = [(4, "rotate"), (16, "rotate"), (16, "label shift")]
-    for found, stop in zip(shown, stops, strict=True):
+    for found, stop in zip(lines, stops, strict=True):
         wanted = frame.set_index(["rank", "task", "method"]).sort_index().loc[(*stop, "FedAvg"), "loss"]
         np.testing.assert_array_equal(found, wanted)
 

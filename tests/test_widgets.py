@@ -6,6 +6,7 @@ import ipywidgets
 import numpy as np
 import pytest
 from IPython.display import HTML
+from matplotlib.figure import Figure
 
 from floral_lite import InputError, plots, widgets
 
@@ -51,6 +52,13 @@ def test_a_live_slider_describes_its_picture(
     monkeypatch.setattr(widgets, "display", shown.append)
     make(alt=lambda count: f"{count} squares")
     assert 'alt="2 squares (squares = 2)"' in shown[0].data
+
+
+def test_a_reader_may_draw_with_matplotlib_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(widgets.STATIC_VARIABLE, "1")
+    page = widgets.slider(lambda count: Figure(), [1, 2], label="squares", start=2, alt="none")
+    assert isinstance(page, widgets.OnPage)
+    assert page.page.count("data:image/png") == 2
 
 
 def test_static_slider_holds_one_picture_a_value_and_shows_the_first(monkeypatch: pytest.MonkeyPatch) -> None:

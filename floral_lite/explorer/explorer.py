@@ -9,12 +9,11 @@ from pathlib import Path
 import ipywidgets
 import numpy as np
 import pandas as pd
-from IPython.display import display
+from IPython.display import HTML, display
 
 from ..on_page import STATIC_VARIABLE, OnPage
 from . import page
 from .checks import check, measured
-from .figure import explore_figure
 from .values import Value, is_scale, numbers, text, values
 
 
@@ -127,7 +126,7 @@ class Explorer:
             )
         # by name, and a column may be called anything
         drawn = ipywidgets.interactive_output(
-            lambda **chosen: display(explore_figure(self, chosen)),  # type: ignore[no-untyped-call]
+            lambda **chosen: display(HTML(page.picture(self, chosen))),  # type: ignore[no-untyped-call]
             controls,
         )
         heading, about = (ipywidgets.HTML(part) for part in (page.heading(self), page.about(self)))

@@ -1,6 +1,5 @@
 """The explorer on a page without a kernel: HTML that is there from the start, numbers, and a script."""
 
-import base64
 import json
 from collections.abc import Mapping
 from html import escape
@@ -10,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import require
 from ..plots import COLOURS
+from ..plots.style import as_html
 from .figure import explore_figure
-from .values import codes, digits, is_scale, numbers, short, text
+from .values import Value, codes, digits, is_scale, numbers, short, text
 
 if TYPE_CHECKING:
     from .explorer import Explorer
@@ -118,18 +118,23 @@ def key(line: dict[str, str]) -> str:
     )
 
 
+def picture(explorer: "Explorer", chosen: Mapping[str, Value]) -> str:
+    """The figure where its sliders stand at `chosen`, as an image."""
+    words = f"{explorer.title}: {explorer.label(explorer.y)} against {explorer.label(explorer.x)}"
+    return as_html(explore_figure(explorer, chosen), words)
+
+
 def fragment(explorer: "Explorer") -> str:
     """The explorer's part of a page that has the script; without the script, a picture of its start."""
     lines = data(explorer)["lines"]
     keys = "" if explorer.colour is None else f'<ul class="keys">{"".join(map(key, lines))}</ul>'
-    png = base64.b64encode(explore_figure(explorer, explorer.chosen)._repr_png_()).decode()
     x, y = escape(explorer.label(explorer.x)), escape(explorer.label(explorer.y))
     title = escape(explorer.title)
     return (
         f'<div class="floral-explorer" role="group" aria-label="{title}">{heading(explorer)}'
         f'<div class="controls">{"".join(control(explorer, slider) for slider in explorer.sliders)}</div>'
         f'{keys}<div class="axis">{y}</div>'
-        f'<div class="plot"><img src="data:image/png;base64,{png}" alt="{title}: {y} against {x}"></div>'
+        f'<div class="plot">{picture(explorer, explorer.chosen)}</div>'
         f'<div class="axis below">{x}</div>'
         f'<details><summary>The numbers in a table</summary><div class="scroll" tabindex="0" role="region" '
         f'aria-label="The numbers in a table"></div></details>{about(explorer)}'

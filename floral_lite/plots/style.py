@@ -34,14 +34,20 @@ class Picture(Figure):
     """A figure that a notebook shows when a cell returns it, whatever matplotlib's backend is."""
 
     def _repr_png_(self) -> bytes:
-        file = io.BytesIO()
-        self.savefig(file, format="png", dpi=110)
-        return file.getvalue()
+        return png(self)
 
-    def as_html(self, words: str) -> str:
-        """An image of HTML, with words for a reader who does not see it."""
-        png = base64.b64encode(self._repr_png_()).decode()
-        return f'<img src="data:image/png;base64,{png}" alt="{html.escape(words)}" style="max-width:100%">'
+
+def png(made: Figure) -> bytes:
+    """A figure as an image."""
+    file = io.BytesIO()
+    made.savefig(file, format="png", dpi=110)
+    return file.getvalue()
+
+
+def as_html(made: Figure, words: str) -> str:
+    """A figure as an image of HTML, with words for a reader who does not see it."""
+    data = base64.b64encode(png(made)).decode()
+    return f'<img src="data:image/png;base64,{data}" alt="{html.escape(words)}" style="max-width:100%">'
 
 
 def figure(rows: int, columns: int, width: float, height: float) -> tuple[Picture, npt.NDArray[np.object_]]:

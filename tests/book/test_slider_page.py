@@ -7,6 +7,7 @@ import pytest
 from playwright.sync_api import BrowserContext
 
 from floral_lite.plots import image_grid
+from floral_lite.plots.style import as_html
 from floral_lite.widgets import static_slider
 
 VALUES = [1, 5, 20]
@@ -16,7 +17,7 @@ VALUES = [1, 5, 20]
 def path(tmp_path: Path) -> Path:
     """A page with a slider alone."""
     picture = image_grid(np.zeros((1, 1, 2, 2)), ["row"])
-    html = static_slider([picture.as_html(f"after <{value}>") for value in VALUES], VALUES, "steps <H>", 5)
+    html = static_slider([as_html(picture, f"after <{value}>") for value in VALUES], VALUES, "steps <H>", 5)
     written = tmp_path / "page.html"
     written.write_text(f"<!doctype html><title>sliders</title>{html}", encoding="utf-8")
     return written
