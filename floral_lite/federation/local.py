@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ..methods import ROUTER, Method
+from ..mixing import Route
 from ..roles import Roles, is_statistic
 from .batch import sample_losses
 from .clients import gather
@@ -83,13 +84,14 @@ def gradient(
     noise: Tensor | None,
     key: Tensor,
     client: Roles,
+    route: Route = "merged",
 ) -> tuple[Roles, Tensor, Roles]:
     """The gradients of what a client minimises on a batch, its loss, and its statistics as they move."""
     client = client.map(lambda tensor: tensor.detach().requires_grad_())
     with forward_pass(settings.precision, batch.inputs.device):
         # f^k(sum_c pi_c^k w_c^k), or whatever else the method makes of its networks
         networks = method.networks(client, noise)
-        outputs, moved = run(task.model, method, client, networks, batch.inputs, key)
+        outputs, moved = run(task.model, method, client, networks, batch.inputs, key, route)
         loss = training_loss(task, method, client, outputs, batch.targets, noise)
     objective = loss + method.penalty(client, start)
     gradients = torch.autograd.grad(objective, client.tensors(), materialize_grads=True)

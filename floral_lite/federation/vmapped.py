@@ -85,7 +85,7 @@ def single_step(
     """The same for a stack of one, as the loop takes it: under vmap norms and pooling take longer."""
     shard = Shard(batch.inputs[0], batch.targets[0])
     noise = None if batch.noise is None else batch.noise[0]
-    take = partial(gradient, task, method, start.at(0), shard, settings, noise, batch.keys[0])
+    take = partial(gradient, task, method, start.at(0), shard, settings, noise, batch.keys[0], route="auto")
     stepped, moving, loss = local_step(method, settings, client.at(0), velocity.at(0), take)
     client.copy_(stepped.map(lambda tensor: tensor[None]))
     velocity.copy_(moving.map(lambda tensor: tensor[None]))
