@@ -44,9 +44,7 @@ def test_live_slider_draws_anew_when_it_moves(monkeypatch: pytest.MonkeyPatch) -
     assert drawn[-1] == 3
 
 
-def test_a_live_slider_describes_its_picture(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_live_slider_describes_its_picture(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(widgets.STATIC_VARIABLE, raising=False)
     shown: list[HTML] = []
     monkeypatch.setattr(widgets, "display", shown.append)

@@ -194,6 +194,6 @@ def stacked_forward(
         else:
             samples = inputs.flatten(0, 1)
             if isinstance(layer, nn.MaxPool2d) and samples.dim() == 4 and not samples.is_cuda:
-                samples = samples.contiguous(memory_format=torch.channels_last)  # there it is vectorised
+                samples = samples.contiguous(memory_format=torch.channels_last)  # so it is vectorised
             inputs = layer(samples).unflatten(0, inputs.shape[:2])
     return inputs

@@ -66,7 +66,15 @@ def local_step(
     velocity: Roles,
     take: Callable[[Roles], tuple[Roles, Tensor, Roles]],
 ) -> tuple[Roles, Roles, Tensor]:
-    """The client after a step, its velocity, and its loss; `take` is `gradient` on the step's batch."""
+    """The client after a step, its velocity, and its loss.
+
+    Args:
+        method: says where gradients are taken, and preconditions them.
+        settings: of the client's optimizer.
+        client: its parameters and statistics.
+        velocity: its momentum.
+        take: `gradient` on the step's batch.
+    """
     gradients, loss, moved = take(client)
     if method.inner_learning_rate:
         # g(w - alpha g(w))

@@ -17,7 +17,7 @@ from ..on_page import OnPage
 from ..plots import Picture
 from ..plots.laboratory import progress as draw_progress
 from ..plots.laboratory import routers as draw_routers
-from ..plots.style import line_style
+from ..plots.style import line_style, png
 from . import numbers
 from .choices import Choices
 from .code import as_code
@@ -167,12 +167,10 @@ class Laboratory:
         begin = time.monotonic()
         before = {kept.row[0]: kept.curve for kept in self._kept}
         self._picture = draw_progress(now.histories, before, now.choices.settings().rounds, self._picture)
-        names = ", ".join(now.histories)
-        _set(
-            self.curves, self._picture, f"Test accuracy and loss over rounds of {names}: see the table below"
-        )
+        words = f"Test scores over rounds of {', '.join(now.histories)}: see the table below"
+        _set(self.curves, self._picture, words)
         if with_routers:
-            _set(self.routers, draw_routers(now.histories), f"Weights of every client's mixture, of {names}")
+            _set(self.routers, draw_routers(now.histories), "The weights of every client's mixture")
         # the colours of the figure, by the order of the methods
         colours = {name: to_hex(line_style(place)["color"]) for place, name in enumerate(now.histories)}
         rows = [_row(name, name, now) for name in now.histories]
@@ -210,4 +208,4 @@ def _set(image: Titled, picture: Picture | None, words: str) -> None:
     image.layout.display = "none" if picture is None else ""
     image.tooltip = words
     if picture is not None:
-        image.value = picture._repr_png_()
+        image.value = png(picture)

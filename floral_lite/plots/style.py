@@ -38,7 +38,7 @@ class Picture(Figure):
 
 
 def png(made: Figure) -> bytes:
-    """A figure as an image."""
+    """A figure as the bytes of a PNG image."""
     file = io.BytesIO()
     made.savefig(file, format="png", dpi=110)
     return file.getvalue()
