@@ -104,9 +104,10 @@ def run(
     )
     out = out or Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S}-{task}-{method}-{seed}"
     checkpoints = out / "checkpoints"
+    resumed = load_checkpoint(checkpoints) if resume else None
     if resume:
         require(
-            load_checkpoint(checkpoints) is not None,
+            resumed is not None,
             f"out is {out}, where there is no checkpoint: name the folder of the run that was interrupted, "
             "or begin anew in another without --resume",
         )
@@ -143,10 +144,12 @@ def run(
         for problem, number in zip(problems, numbers, strict=True)
     ]
     settings = problems[0].settings.with_changes(**changes)
+    # the bar's speed is of the rounds from here on
+    rounds_done = len(resumed[0].history.rounds) if resumed else 0
 
     federations: list[Federation] = []
     try:
-        with tqdm(total=settings.rounds, unit="round") as bar:
+        with tqdm(total=settings.rounds, initial=rounds_done, unit="round") as bar:
             for federations in checkpointed_rounds(
                 runs,
                 settings,

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import numpy as np
 import pandas as pd
@@ -347,7 +347,10 @@ def test_a_run_that_is_stopped_while_it_writes_a_checkpoint_goes_on_as_if_it_had
     assert call(monkeypatch, *command, "--out", "stopped") == 130
     (stopped,) = load_checkpoint("stopped/checkpoints") or []
     assert len(stopped.history.rounds) == 1
+    bars: list[Any] = []
+    monkeypatch.setattr(cli, "tqdm", lambda **options: bars.append(tqdm(**options)) or bars[0])
     assert call(monkeypatch, *command, "--out", "stopped", "--resume") == 0
+    assert (bars[0].initial, bars[0].n) == (1, 3)  # its speed is of two rounds
     (whole,), (resumed,) = (load_checkpoint(f"{name}/checkpoints") or [] for name in ("whole", "stopped"))
     assert len(resumed.history.rounds) == 3
     pairs = zip(whole.state.tensors(), resumed.state.tensors(), strict=True)

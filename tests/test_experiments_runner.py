@@ -89,6 +89,18 @@ def test_what_another_process_has_finished_before_the_lock_is_free_is_not_run_ag
     assert bars[0].bar.n == bars[0].total == 16
 
 
+def test_the_time_left_is_estimated_from_rounds_that_took_time(tmp_path: Path) -> None:
+    first, second = few(["fedavg"])
+    progress = Progress([first, second], tmp_path)
+    with progress.bar as bar:
+        progress.resume([first], 3)
+        assert (bar.n, bar.initial) == (3, 3)
+        progress.finished(first)
+        assert (bar.n, bar.initial) == (4, 3)
+        progress.only([])  # another process has done the second
+        assert (bar.n, bar.initial) == (8, 7)
+
+
 def test_images_are_looked_for_in_the_folder_that_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

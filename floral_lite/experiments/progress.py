@@ -33,6 +33,12 @@ class Progress:
             mininterval=0.5 if sys.stderr.isatty() else 30,
         )
 
+    def resume(self, cells: Sequence[Cell], rounds_done: int) -> None:
+        """Count the rounds of a checkpoint from which cells go on."""
+        for cell in cells:
+            self.left[cell] = cell.settings.rounds - rounds_done
+        self.draw(ours=False)
+
     def show(self, cells: Sequence[Cell], federations: Sequence[Federation]) -> None:
         """Move the bar after a round of cells that are trained together."""
         for cell in cells:
@@ -49,12 +55,20 @@ class Progress:
     def only(self, missing: Sequence[Cell]) -> None:
         """Count all cells as done but these: other processes have done the rest."""
         self.left = {cell: rounds if cell in missing else 0 for cell, rounds in self.left.items()}
-        self.draw()
+        self.draw(ours=False)
 
     def waiting(self, number: int) -> None:
         """Say how many cells are left, all with other processes."""
         self.bar.set_description_str(f"waiting for {number} cells that other processes run")
 
-    def draw(self) -> None:
-        """Move the bar to the rounds that are done."""
-        self.bar.update(self.total - sum(self.left.values()) - self.bar.n)
+    def draw(self, ours: bool = True) -> None:
+        """Move the bar to the rounds that are done; those that are not ours took none of the time gone."""
+        if self.bar.disable:
+            return
+        moved = self.total - sum(self.left.values()) - self.bar.n
+        if not ours:  # they count in neither of the speeds from which tqdm estimates the time left
+            self.bar.initial += moved
+            self.bar.last_print_n += moved
+            self.bar.n += moved
+            moved = 0
+        self.bar.update(moved)

@@ -133,6 +133,7 @@ def train(
     begin = saved = time.monotonic()
     before = training_seconds(resumed[0].history) if resumed else 0.0
     federations = list(resumed)
+    progress.resume(cells, len(resumed[0].history.rounds) if resumed else 0)
     message = None
     try:
         for federations in stacked_rounds(runs, cells[0].settings, str(device), resumed or None):
