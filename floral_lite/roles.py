@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from torch import Tensor
+from torch.nn.functional import mse_loss
 
 
 class Roles(NamedTuple):
@@ -97,4 +98,5 @@ def squared_distance(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> 
         >>> squared_distance({"w": torch.tensor([3.0, 0.0])}, {"w": torch.tensor([0.0, 4.0])})
         tensor(25.)
     """
-    return sum((one[name] - other[name]).square().sum() for name in one if not is_statistic(name))
+    # the mean squared error without the mean: the same number, in fewer passes over memory
+    return sum(mse_loss(one[name], other[name], reduction="sum") for name in one if not is_statistic(name))

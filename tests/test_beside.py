@@ -13,6 +13,7 @@ from floral_lite.federation.beside import (
     laid_side_by_side,
     side_by_side,
 )
+from floral_lite.federation.products import Descent
 from floral_lite.precondition import by_matrix
 from floral_lite.roles import Roles
 
@@ -42,11 +43,13 @@ def tensors(dtype: torch.dtype = torch.float64) -> dict[str, Tensor]:
 
 @pytest.mark.parametrize("preconditioned", [True, False])
 @pytest.mark.parametrize("weight_decay", [0.0, 0.1])
+@pytest.mark.parametrize("momentum", [0.0, 0.5])
 def test_the_backward_pass_takes_the_steps_that_the_gradients_say(
-    preconditioned: bool, weight_decay: float
+    preconditioned: bool, weight_decay: float, momentum: float
 ) -> None:
     given = tensors()
-    settings = Settings(learning_rate=0.3, weight_decay=weight_decay)
+    settings = Settings(learning_rate=0.3, weight_decay=weight_decay, momentum=momentum)
+    velocities = {name: given[name].sin() if momentum else None for name in ("u", "v")}
     names = ["outputs", "inputs", "u", "v", "mixture"]
     plain = {name: given[name].clone().requires_grad_() for name in names}
     inner = torch.bmm(plain["inputs"], side_by_side(plain["v"]))
@@ -57,11 +60,12 @@ def test_the_backward_pass_takes_the_steps_that_the_gradients_say(
     wanted = {}
     for name, other in (("u", "v"), ("v", "u")):
         slope = by_matrix(slopes[name], given[other]) if preconditioned else slopes[name]
-        wanted[name] = given[name] - 0.3 * (slope + weight_decay * given[name])
+        wanted[name] = given[name] - 0.3 * (momentum * given[name].sin() + slope + weight_decay * given[name])
 
     stepped = {name: tensor.clone() for name, tensor in given.items()}
     leaves = {name: stepped[name].detach().requires_grad_() for name in names}
-    outputs = SteppingBeside.apply(*leaves.values(), settings, preconditioned)  # type: ignore[no-untyped-call]
+    descents = [Descent(leaves[name], velocities[name], settings) for name in ("u", "v")]
+    outputs = SteppingBeside.apply(*leaves.values(), descents, preconditioned)  # type: ignore[no-untyped-call]
     torch.testing.assert_close(outputs, expected, rtol=1e-12, atol=1e-12)
     others = ["outputs", "inputs", "mixture"]
     found = torch.autograd.grad(outputs, [leaves[name] for name in others], given["gradient"])
@@ -69,6 +73,8 @@ def test_the_backward_pass_takes_the_steps_that_the_gradients_say(
         torch.testing.assert_close(slope, slopes[name], rtol=1e-12, atol=1e-12)
     for name, after in wanted.items():
         torch.testing.assert_close(stepped[name], after, rtol=1e-9, atol=1e-9)
+        if (velocity := velocities[name]) is not None:
+            torch.testing.assert_close(given[name] - 0.3 * velocity, after, rtol=1e-9, atol=1e-9)
 
 
 def test_columns_that_are_equal_stay_equal_in_single_precision() -> None:
@@ -80,7 +86,8 @@ def test_columns_that_are_equal_stay_equal_in_single_precision() -> None:
     for precision, some in {"single": given, "double": exact}.items():
         names = ["outputs", "inputs", "u", "v", "mixture"]
         leaves = [some[name].detach().requires_grad_() for name in names]
-        outputs = SteppingBeside.apply(*leaves, Settings(learning_rate=0.3), True)  # type: ignore[no-untyped-call]
+        descents = [Descent(leaf, None, Settings(learning_rate=0.3)) for leaf in leaves[2:4]]
+        outputs = SteppingBeside.apply(*leaves, descents, True)  # type: ignore[no-untyped-call]
         torch.autograd.grad(outputs, leaves[0], some["gradient"])
         after[precision] = some["u"].double()
     torch.testing.assert_close(after["single"], after["double"], rtol=1e-4, atol=1e-4)

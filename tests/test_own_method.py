@@ -252,11 +252,6 @@ def test_what_is_asked_about_one_client_at_a_time_may_be_written_for_one(kind: t
     agree(*(train(task, method, engine=engine) for engine in ("fast", "loop")))
 
 
-def test_a_preconditioner_for_one_client_serves_momentum(task: Task) -> None:
-    method = OneNorm(task.model)
-    agree(*(train(task, method, engine=engine, momentum=0.5) for engine in ("fast", "loop")))
-
-
 def test_a_learned_mixture_of_a_private_and_a_shared_model_agrees(task: Task) -> None:
     method = Halfway(task.model)
     fast, loop = (train(task, method, engine=engine) for engine in ("fast", "loop"))

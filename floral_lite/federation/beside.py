@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..precondition import by_matrix
-from .settings import Settings
+from .products import Descent
 
 
 def side_by_side(factor: Tensor) -> Tensor:
@@ -57,19 +57,19 @@ class SteppingBeside(torch.autograd.Function):
         u: Tensor,
         v: Tensor,
         mixture: Tensor,
-        settings: Settings,
+        descents: list[Descent],
         preconditioned: bool,
     ) -> Tensor:
-        """See `beside`; settings have the learning rate and the weight decay."""
+        """See `beside`; the descents are of U and V."""
         inner = torch.bmm(inputs, side_by_side(v))
         ctx.save_for_backward(inputs, inner, mixture)
-        ctx.u, ctx.v, ctx.settings, ctx.preconditioned = u, v, settings, preconditioned
+        ctx.descents, ctx.preconditioned = descents, preconditioned
         return beside(outputs, inner, u, mixture)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         """The gradients of outputs, inputs and mixture; U and V have none left to hand on."""
-        u, v = ctx.u, ctx.v
+        u, v = (descent.weight for descent in ctx.descents)
         # under autocast the products are in bfloat16
         inputs, inner, mixture, of_sum = (tensor.to(u.dtype) for tensor in (*ctx.saved_tensors, gradient))
         outer = torch.bmm(of_sum, side_by_side(u))
@@ -85,8 +85,7 @@ class SteppingBeside(torch.autograd.Function):
                 by_matrix(small.view(by_cluster).movedim(2, 1), factor).movedim(1, 2).flatten(2)
                 for small, factor in ((inner, v), (outer, u))
             )
-        rate, decay = ctx.settings.learning_rate, ctx.settings.weight_decay
-        # U <- (1 - eta lambda) U - eta g^T x V, V <- (1 - eta lambda) V - eta x^T g U
-        for factor, left, right in ((u, of_sum, inner), (v, inputs, outer)):
-            side_by_side(factor).mT.baddbmm_(right.mT, left, beta=1 - rate * decay, alpha=-rate)
+        # of U^T the gradient is (x V)^T g, of V^T (g U)^T x
+        for descent, left, right in zip(ctx.descents, (inner, outer), (of_sum, inputs), strict=True):
+            descent.of(lambda factor: side_by_side(factor).mT).step(left.mT, right)
         return gradient, of_inputs, None, None, of_mixture, None, None

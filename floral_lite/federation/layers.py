@@ -13,13 +13,13 @@ from torch import Tensor, nn
 
 from ..adaptors import LowRankAdaptor
 from ..dropout import keep, next_key
-from ..factored import Blend
+from ..factored import Blend, Mixture
 from ..methods.base import Part, added_up
 from ..models import HeConv2d, Normalise
 from ..roles import joined
 from . import patches
 from .beside import SteppingBeside, beside, in_memory_side_by_side, side_by_side
-from .products import BlendedProduct, Product, product
+from .products import BlendedProduct, Descent, Product
 from .settings import Settings
 
 Layers = list[tuple[str, nn.Module]]
@@ -67,63 +67,61 @@ class Fused(NamedTuple):
     """What a backward pass needs to take weights' steps, and which ones it has been given.
 
     Attributes:
-        settings: learning rate and weight decay.
+        settings: of the clients' optimizer.
         preconditioned: whether factors take preconditioned steps.
-        allowed: the weights that may take their steps in the backward pass, by identity.
-        weights: those of them that do.
+        allowed: the weights that may step in the backward pass, by identity, each with its velocity.
+        stepping: those of them that do.
     """
 
     settings: Settings
     preconditioned: bool
-    allowed: set[int]
-    weights: set[int]
+    allowed: dict[int, Tensor | None]
+    stepping: set[int]
+
+    def descents(self, *weights: Tensor) -> list[Descent] | None:
+        """How weights take their steps in the backward pass, which they then must; None if one may not."""
+        if not all(id(weight) in self.allowed for weight in weights):
+            return None
+        self.stepping.update(map(id, weights))
+        return [Descent(weight, self.allowed[id(weight)], self.settings) for weight in weights]
 
 
-def linear(inputs: Tensor, weight: Part, bias: Tensor | None, fused: Fused | None) -> Tensor:
+def linear(inputs: Tensor, weight: Part, bias: Tensor | None, fused: Fused) -> Tensor:
     """A linear layer of every client; weights that `fused` allows take their steps in the backward pass."""
     if inputs.dim() > 3:  # a sample's rows, such as its words, are so many inputs more
         outputs = linear(inputs.flatten(1, -2), weight, bias, fused)
         return outputs.reshape(*inputs.shape[:-1], outputs.shape[-1])
-    if isinstance(weight, Tensor):
-        return _product(inputs, weight, bias, fused)
     if isinstance(weight, Blend):
-        if fused is None or id(weight.models) not in fused.allowed:
-            return product(inputs, weight.merged(), bias)
-        fused.weights.add(id(weight.models))
+        if (descents := fused.descents(weight.models)) is None:
+            return _product(inputs, weight.merged(), bias)
         if weight.models.shape[1] == 1:  # softmax gives a weight of 1, whatever the logit
-            only = weight.models[:, 0]
-            return Product.apply(inputs, only, bias, fused.settings)  # type: ignore[no-any-return, no-untyped-call]
+            return _product(inputs, weight.models[:, 0], bias, descents[0].of(lambda models: models[:, 0]))
         blended: Tensor = BlendedProduct.apply(  # type: ignore[no-untyped-call]
-            inputs, weight.models, weight.mixture, bias, fused.settings
+            inputs, weight.models, weight.mixture, bias, descents[0]
         )
         return blended
-    out_features, in_features = weight.adaptor.shape
-    if isinstance(weight.adaptor, LowRankAdaptor) and (
-        inputs.shape[1] * (out_features + in_features) < out_features * in_features
-    ):
+    if isinstance(weight, Mixture):
+        out_features, in_features = weight.adaptor.shape
+        saved = inputs.shape[1] * (out_features + in_features) < out_features * in_features
+        if not (saved and isinstance(weight.adaptor, LowRankAdaptor)):
+            return _product(inputs, weight.merged(), bias)
         # y = x W^T + b + (x V) (pi U)^T, with all C adaptors side by side
         u, v = weight.factors["U"], weight.factors["V"]
-        outputs = _product(inputs, weight.base, bias, fused)
-        if (
-            fused is None
-            or not {id(u), id(v)} <= fused.allowed
-            or not all(map(in_memory_side_by_side, (u, v)))
-        ):
+        outputs = linear(inputs, weight.base, bias, fused)
+        descents = fused.descents(u, v) if all(map(in_memory_side_by_side, (u, v))) else None
+        if descents is None:
             return beside(outputs, torch.bmm(inputs, side_by_side(v)), u, weight.mixture)
-        fused.weights.update((id(u), id(v)))
         stepping: Tensor = SteppingBeside.apply(  # type: ignore[no-untyped-call]
-            outputs, inputs, u, v, weight.mixture, fused.settings, fused.preconditioned
+            outputs, inputs, u, v, weight.mixture, descents, fused.preconditioned
         )
         return stepping
-    return product(inputs, weight.merged(), bias)
+    descents = fused.descents(weight)
+    return _product(inputs, weight, bias, None if descents is None else descents[0])
 
 
-def _product(inputs: Tensor, weight: Tensor, bias: Tensor | None, fused: Fused | None) -> Tensor:
-    if fused is not None and id(weight) in fused.allowed:
-        fused.weights.add(id(weight))
-        outputs: Tensor = Product.apply(inputs, weight, bias, fused.settings)  # type: ignore[no-untyped-call]
-        return outputs
-    return product(inputs, weight, bias)
+def _product(inputs: Tensor, weight: Tensor, bias: Tensor | None, descent: Descent | None = None) -> Tensor:
+    outputs: Tensor = Product.apply(inputs, weight, bias, descent)  # type: ignore[no-untyped-call]
+    return outputs
 
 
 def convolution(layer: nn.Conv2d, inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -169,6 +167,7 @@ def stacked_forward(
         Outputs, shape (k, B, ...).
     """
     num_clients = len(inputs)
+    fused = Fused(Settings(), False, {}, set()) if fused is None else fused
 
     def part(name: str, layer: nn.Module, which: str) -> Part | None:
         """What the method made of a parameter; the model's own where it is frozen."""

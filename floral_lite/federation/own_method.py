@@ -20,7 +20,6 @@ from ..seeds import stream
 from .layers import chain
 
 if TYPE_CHECKING:
-    from .settings import Settings
     from .task import Task
 
 # in the batch with which a method is asked about losses
@@ -28,7 +27,7 @@ SAMPLES = 3
 Numbers = dict[str, Tensor]
 
 
-def check_own(method: Method, state: Roles, task: Task, settings: Settings, engine: str) -> None:
+def check_own(method: Method, state: Roles, task: Task, engine: str) -> None:
     """A user's own method returns what it should, and on the fast engine for a stack of clients too.
 
     Of the package's own methods only a user's own routers and adaptors are checked.
@@ -37,7 +36,6 @@ def check_own(method: Method, state: Roles, task: Task, settings: Settings, engi
         method: asked with two clients whose numbers are drawn.
         state: the federation before its first round.
         task: the model and the clients.
-        settings: how the clients descend.
         engine: "fast" or "loop".
 
     Raises:
@@ -46,7 +44,7 @@ def check_own(method: Method, state: Roles, task: Task, settings: Settings, engi
     if engine == "fast" and chain(task.model) is not None:
         check_adaptors(getattr(method, "plan", {}))
     if engine == "fast" and isinstance(method, Routed):
-        check_router(method, asked_of_stacks(task, settings))
+        check_router(method, asked_of_stacks(task))
     if type(method).__module__.startswith("floral_lite."):
         return
     kind, generator = type(method).__name__, stream(0, "two clients")
@@ -77,17 +75,15 @@ def check_own(method: Method, state: Roles, task: Task, settings: Settings, engi
         f"{kind}.losses returns the shape {shape} for {SAMPLES} samples; it must return each sample's loss, "
         f"({SAMPLES},), as sample_loss does, or the batch's alone, (1,)",
     )
-    for verb in asked_of_stacks(task, settings) if engine == "fast" else ():
+    for verb in asked_of_stacks(task) if engine == "fast" else ():
         check_stack(method, two, verb)
 
 
-def asked_of_stacks(task: Task, settings: Settings) -> list[str]:
+def asked_of_stacks(task: Task) -> list[str]:
     """The verbs that the fast engine asks of a stack; under torch.vmap it asks the rest of single clients."""
     asked = ["mixture", "begin", "finish", "predict"]
     if chain(task.model) is not None:
-        asked += ["networks", "candidates", "losses", "penalty"]
-        if not settings.momentum and settings.clip_norm is None:
-            asked += ["precondition"]
+        asked += ["networks", "candidates", "losses", "penalty", "precondition"]
     return asked
 
 

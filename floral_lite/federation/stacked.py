@@ -1,16 +1,20 @@
 """A local step of many clients at once, for networks that are a chain of known layers."""
 
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from ..factored import Blend, Mixture
 from ..methods import ROUTER, Method
+from ..methods.base import Part
 from ..roles import Roles
 from .batch import Batch, average, sample_losses
 from .layers import Fused, Layers, stacked_forward
-from .local import ahead, descend
+from .local import ahead, clip
 from .precision import forward_pass
 from .settings import Settings
 from .task import Task
@@ -41,19 +45,14 @@ def stacked_step(
     Returns:
         The training losses, shape (k,).
     """
-    take = partial(_gradients, task, method, layers, settings, start, batch)
-    plain = not settings.momentum and settings.clip_norm is None
-    losses, gradients = take(client, fuse=plain and not method.inner_learning_rate)
+    take = partial(_gradients, task, method, layers, settings, velocity, start, batch)
+    losses, gradients = take(client, fuse=settings.clip_norm is None and not method.inner_learning_rate)
     if method.inner_learning_rate:
         losses, gradients = take(ahead(method, client, gradients), fuse=False)
     with torch.no_grad():
-        if plain:
-            _descend(method, client, gradients, settings)
-        else:
-            steps = torch.vmap(partial(descend, method, settings=settings))
-            stepped, moving = steps(client, gradients, velocity)
-            client.copy_(stepped)
-            velocity.copy_(moving)
+        if settings.clip_norm is not None:
+            gradients = torch.vmap(partial(clip, clip_norm=settings.clip_norm))(gradients)
+        _descend(method, client, gradients, velocity, settings)
     return losses
 
 
@@ -62,6 +61,7 @@ def _gradients(
     method: Method,
     layers: Layers,
     settings: Settings,
+    velocity: Roles,
     start: Roles,
     batch: Batch,
     client: Roles,
@@ -69,43 +69,90 @@ def _gradients(
 ) -> tuple[Tensor, Roles]:
     """The losses (k,) and the gradients, without those of weights that step in the backward pass."""
     leaves = client.map(lambda tensor: tensor.detach().requires_grad_())
+    tensors = leaves.tensors()
     networks = method.networks(leaves, batch.noise)
-    # a weight may step in the backward pass if nothing uses it, or its gradient, a second time, as a penalty,
-    # another network or a user's own verb may
+    # a user's own verb may use a weight, or its gradient, a second time
     verbs = ("parts", "networks", "losses", "penalty", "precondition")
     known = all(getattr(type(method), verb).__module__.startswith("floral_lite.") for verb in verbs)
-    fused = Fused(settings, method.preconditioned, set(), set())
-    if fuse and known and not method.remembers_start and len(networks) == 1:
-        fused.allowed.update(id(leaf) for role in (leaves.shared, leaves.clustered) for leaf in role.values())
+    owners = used_once(networks, tensors) if fuse and known else {}
+    velocities = dict(zip(map(id, tensors), velocity.tensors(), strict=False))  # none without momentum
+    allowed = {
+        used: velocities.get(id(owner))
+        for used, owner in owners.items()
+        if used == id(owner) or not settings.momentum  # a slice's velocity would be a slice, too
+    }
+    fused = Fused(settings, method.preconditioned, allowed, set())
     with forward_pass(settings.precision, batch.inputs.device):
         outputs = [stacked_forward(layers, parts, batch.inputs, batch.keys, fused) for parts in networks]
         sample_loss = partial(sample_losses, task.loss, batch.targets)
         losses = average(method.losses(leaves, outputs, sample_loss, batch.noise), batch.weights)
-    # no client's loss depends on another's parameters, so the gradient of the sum is every one's own
-    objective = losses.sum() + method.penalty(leaves, start)
-    # None for weights that have taken their step, and for those that the loss does not use
-    found: Any = leaves.with_tensors(torch.autograd.grad(objective, leaves.tensors(), allow_unused=True))
-    gradients = Roles(
+    pulls: list[Any] = [None] * len(tensors)
+    penalty = method.penalty(leaves, start)
+    if isinstance(penalty, Tensor) and penalty.requires_grad:  # before any weight steps
+        pulls = list(torch.autograd.grad(penalty, tensors, retain_graph=True, allow_unused=True))
+    # no client's loss depends on another's parameters, so the gradient of the sum is every one's own; None
+    # for weights that have taken their step, and for those that the loss does not use
+    slopes: Any = torch.autograd.grad(losses.sum(), tensors, allow_unused=True)
+    stepped = {id(owners[used]) for used in fused.stepping}
+    gradients: dict[int, Tensor] = {}
+    for leaf, *terms in zip(tensors, slopes, pulls, strict=True):
+        gradient = sum(term for term in terms if term is not None)
+        if id(leaf) in stepped:
+            if isinstance(gradient, Tensor):
+                _pull(leaf, velocities.get(id(leaf)), gradient, settings.learning_rate)
+        elif isinstance(gradient, Tensor):
+            gradients[id(leaf)] = gradient
+        elif settings.momentum or settings.weight_decay or not (fuse and known):
+            # which may move what nothing pulls
+            gradients[id(leaf)] = torch.zeros_like(leaf)
+    return losses.detach(), Roles(
         *(
-            {
-                name: torch.zeros_like(leaf) if slopes[name] is None else slopes[name]
-                for name, leaf in role.items()
-                if id(leaf) not in fused.weights
-            }
-            for role, slopes in zip(leaves, found, strict=True)
+            {name: gradients[id(leaf)] for name, leaf in role.items() if id(leaf) in gradients}
+            for role in leaves
         )
     )
-    return losses.detach(), gradients
 
 
-def _descend(method: Method, client: Roles, gradients: Roles, settings: Settings) -> None:
-    """Plain SGD in place; where there is no gradient the step was taken in the backward pass."""
-    for parameters, of_role in zip(client, method.precondition(client, gradients), strict=True):
+def used_once(networks: Sequence[Mapping[str, Part]], leaves: Sequence[Tensor]) -> dict[int, Tensor]:
+    """The leaves, and the slices of them, that networks use once: by identity, and whose they are."""
+    used: list[Tensor] = []
+    for part in (part for parts in networks for part in parts.values()):
+        if isinstance(part, Mixture):
+            used += [part.base, *part.factors.values()]
+        else:
+            used.append(part.models if isinstance(part, Blend) else part)
+    times = Counter(map(id, used))
+    by_identity = {id(leaf): leaf for leaf in leaves}
+    owners = {
+        id(tensor): by_identity.get(id(tensor if tensor._base is None else tensor._base)) for tensor in used
+    }
+    return {key: owner for key, owner in owners.items() if owner is not None and times[key] == 1}
+
+
+@torch.no_grad()
+def _pull(weight: Tensor, velocity: Tensor | None, gradient: Tensor, rate: float) -> None:
+    """Let a weight that has taken its step follow one more gradient, a penalty's."""
+    if velocity is not None:
+        velocity.add_(gradient)
+    weight.sub_(gradient, alpha=rate)
+
+
+def _descend(method: Method, client: Roles, gradients: Roles, velocity: Roles, settings: Settings) -> None:
+    """SGD in place; where there is no gradient the step was taken in the backward pass, or there is none."""
+    slopes = method.precondition(client, gradients)
+    for parameters, of_role, moving in zip(client, slopes, velocity, strict=True):
         for name, gradient in of_role.items():
             rate, decay = settings.learning_rate, settings.weight_decay
             if name == ROUTER:
                 rate, decay = settings.router_learning_rate, 0.0
-            # w <- (1 - eta lambda) w - eta g
-            if decay:
+            if settings.momentum:
+                # v <- mu v + g + lambda w
+                moving[name].mul_(settings.momentum).add_(gradient)
+                if decay:
+                    moving[name].add_(parameters[name], alpha=decay)
+                gradient = moving[name]
+            elif decay:
+                # w <- (1 - eta lambda) w - eta g
                 parameters[name].mul_(1 - rate * decay)
+            # w <- w - eta v
             parameters[name].sub_(gradient, alpha=rate)

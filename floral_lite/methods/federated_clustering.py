@@ -7,12 +7,12 @@ import torch
 from torch import Tensor, nn
 
 from ..adaptors import check_num_clusters
-from ..adaptors.vector import mixed
 from ..errors import real_number, require
+from ..factored import Blend
 from ..roles import Roles
 from ..router import Router, one_hot_logits
 from ..seeds import stream
-from .base import ROUTER, Method, Part, some_trainable
+from .base import ROUTER, Method, Part, added_up, some_trainable
 
 # Before the names of momenta: private m^k, and clustered their centres.
 MOMENTUM = "momentum."
@@ -81,14 +81,10 @@ class FederatedClustering(Method):
         return Roles({}, copies | centres, {ROUTER: logits} | own)
 
     def parts(self, client: Roles, draws: Tensor | None = None) -> dict[str, Part]:
-        """The model of the client's cluster."""
-        return dict(self.own_model(client))
-
-    def own_model(self, client: Roles) -> dict[str, Tensor]:
-        """w^k = sum_c pi_c^k w_c with a one-hot pi^k."""
+        """The model of the client's cluster, w^k = sum_c pi_c^k w_c with a one-hot pi^k."""
         mixture = self.mixture(client.private)
         return {
-            name: mixed(mixture, models)
+            name: Blend(models, mixture)
             for name, models in client.clustered.items()
             if not name.startswith(MOMENTUM)
         }
@@ -107,10 +103,10 @@ class FederatedClustering(Method):
         """m^k <- beta m^k + (1 - beta) (w_0 - w^k); the first is the update itself."""
         axes = client.private[ROUTER].dim() - 1
         fresh = (as_vectors(start.private, axes) == 0).all(dim=-1)
-        before, after = self.own_model(start), self.own_model(client)
+        before, after = self.parts(start), self.parts(client)
         momenta, centres = {}, {}
         for name, model in before.items():
-            update = model - after[name]
+            update = added_up(model) - added_up(after[name])
             name = MOMENTUM + name
             smoothed = self.update_momentum * start.private[name] + (1 - self.update_momentum) * update
             is_first = fresh.reshape((*fresh.shape, *[1] * (update.dim() - axes)))
@@ -122,6 +118,10 @@ class FederatedClustering(Method):
     def mixture(self, private: dict[str, Tensor]) -> Tensor:
         """One-hot at the client's cluster."""
         return Router().mixture(private[ROUTER])
+
+    def only_cluster(self, private: dict[str, Tensor]) -> Tensor | None:
+        """The one whose centre was the nearest."""
+        return private[ROUTER].argmax(dim=-1)
 
     def options(self) -> dict[str, object]:
         """C and beta."""
