@@ -190,6 +190,17 @@ def tiny_task(benchmark: Any) -> Task:
     return task
 
 
+def test_every_method_and_optimizer_is_measured_with_both_engines(benchmark: Any) -> None:
+    every = benchmark("every_method")
+    records = list(every.measure_all(tiny_task(benchmark), repeats=1))
+    assert {record["method"] for record in records} >= {*methods.METHODS} - {"fedbn"}
+    assert len({(record["method"], record["optimizer"]) for record in records}) == len(records)
+    for record in records:
+        times = record["seconds"]
+        assert record["loop / engine"] == times["loop"][0] / times["fast"][0]
+    assert list(every.table(records)["loop / engine"]) == [record["loop / engine"] for record in records]
+
+
 def test_rounds_times_everyone_on_every_method(benchmark: Any) -> None:
     rounds = benchmark("rounds")
     records = list(rounds.measure_all({"tiny": tiny_task(benchmark)}, repeats=2))
