@@ -3,8 +3,8 @@
     python benchmarks/every_method.py --threads 2
 
 The paper's MNIST federation with random pixels. After a few rounds that are not counted, every repeat times
-the two one after another, one round each. Ratios are of times from the same repeat. One below 1 would say that
-nothing is gained by training clients side by side.
+the two one after another, one round each. Ratios are of times from the same repeat. One below 1 would say
+that nothing is gained by training clients side by side.
 """
 
 import statistics
