@@ -116,3 +116,16 @@ def test_a_method_with_a_preconditioner_of_its_own_sees_every_gradient() -> None
     after = train(task, method, rounds=1, engine="fast").state.clustered
     for name in before:  # the average of equal numbers rounds
         torch.testing.assert_close(after[name], before[name], rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.5])
+def test_products_in_bfloat16_move_a_weight_in_single_precision(momentum: float) -> None:
+    generator = torch.Generator().manual_seed(0)
+    weight, velocity = (torch.randn(CLIENTS, OUT, IN, generator=generator) for _ in range(2))
+    left = torch.randn(CLIENTS, OUT, SAMPLES, generator=generator).bfloat16()
+    right = torch.randn(CLIENTS, SAMPLES, IN, generator=generator).bfloat16()
+    settings = Settings(learning_rate=0.25, momentum=momentum, weight_decay=0.1)
+    wanted = weight - 0.25 * (momentum * velocity + left.float() @ right.float() + 0.1 * weight)
+    Descent(weight, velocity if momentum else None, settings).step(left, right)
+    assert weight.dtype == torch.float32
+    torch.testing.assert_close(weight, wanted, rtol=1e-2, atol=2e-2)

@@ -102,8 +102,8 @@ def linear(inputs: Tensor, weight: Part, bias: Tensor | None, fused: Fused) -> T
         return blended
     if isinstance(weight, Mixture):
         out_features, in_features = weight.adaptor.shape
-        saved = inputs.shape[1] * (out_features + in_features) < out_features * in_features
-        if not (saved and isinstance(weight.adaptor, LowRankAdaptor)):
+        cheaper = inputs.shape[1] * (out_features + in_features) < out_features * in_features
+        if not (cheaper and isinstance(weight.adaptor, LowRankAdaptor)):
             return _product(inputs, weight.merged(), bias)
         # y = x W^T + b + (x V) (pi U)^T, with all C adaptors side by side
         u, v = weight.factors["U"], weight.factors["V"]
