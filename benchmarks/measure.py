@@ -9,11 +9,14 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 
 from floral_lite.devices import processor
 from floral_lite.files import write_whole
+
+Name = TypeVar("Name")
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"
@@ -26,9 +29,9 @@ def seconds(action: Callable[[], object]) -> float:
     return time.perf_counter() - begin
 
 
-def interleaved(actions: Mapping[str, Callable[[], object]], repeats: int) -> dict[str, list[float]]:
+def interleaved(actions: Mapping[Name, Callable[[], object]], repeats: int) -> dict[Name, list[float]]:
     """Seconds of every action, each repeat one after another: a slow moment is slow for all of them."""
-    times: dict[str, list[float]] = {name: [] for name in actions}
+    times: dict[Name, list[float]] = {name: [] for name in actions}
     for _ in range(repeats):
         for name, action in actions.items():
             times[name].append(seconds(action))

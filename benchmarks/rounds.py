@@ -3,9 +3,9 @@
     python benchmarks/rounds.py --threads 2
 
 The paper's MNIST and CIFAR-10 federations, and a small convolutional net on images of 8 by 8, with random
-pixels. After a round that is not counted, every repeat times the four one after another, one round each.
-Ratios are of times from the same repeat. For CIFAR-10 every client has only a part of its 2,500 samples, so
-that a round does not take a minute.
+pixels. After a round that is not counted, every repeat times all methods, and all who compute them, one after
+another, one round each. Ratios are of times from the same repeat. For CIFAR-10 every client has only a part
+of its 2,500 samples, so that a round does not take a minute.
 """
 
 import statistics
@@ -50,33 +50,48 @@ METHODS: dict[str, tuple[str, dict[str, float], Callable[[nn.Module], nn.Module]
 }
 
 
-def measure(task: Task, label: str, products: list[floor.Product], repeats: int) -> Record:
-    """Seconds a round of one method, by who computes it, and their ratios."""
+def contestants(task: Task, label: str, repeats: int) -> dict[str, Callable[[], object]]:
+    """One round of a method, by who computes it."""
     name, options, build = METHODS[label]
     rounds: dict[str, Iterator[object]] = {"naive": naive_rounds(task, build)}
     settings = task.settings.with_changes(rounds=repeats + 1, evaluate_every=0)
     for contestant, engine in ENGINES.items():
         method = methods.make(name, task.model, **options)
         rounds[contestant] = federated_rounds(task, method, settings, engine=engine)
-    actions = {contestant: partial(next, federation) for contestant, federation in rounds.items()}
-    actions["floor"] = partial(floor.run, products)
+    return {contestant: partial(next, federation) for contestant, federation in rounds.items()}
 
+
+def measure(task: Task, products: list[floor.Product], repeats: int) -> dict[str, Record]:
+    """Seconds a round of every method, by who computes it, and their ratios."""
+    actions = {
+        (label, contestant): action
+        for label in METHODS
+        for contestant, action in contestants(task, label, repeats).items()
+    }
+    actions["", "floor"] = partial(floor.run, products)
     interleaved(actions, 1)  # the first round builds, loads and fills caches
     times = interleaved(actions, repeats)
-    return {
-        "seconds": times,
-        "median": {contestant: statistics.median(values) for contestant, values in times.items()},
-        "ratios": {f"{above} / {below}": ratio(times[above], times[below]) for above, below in RATIOS},
-    }
+    measured = {}
+    for label in METHODS:
+        own = {who: taken for (of, who), taken in times.items() if of in (label, "")}
+        measured[label] = {
+            "seconds": own,
+            "median": {who: statistics.median(taken) for who, taken in own.items()},
+            "ratios": {
+                **{f"{above} / {below}": ratio(own[above], own[below]) for above, below in RATIOS},
+                "engine / FedAvg": ratio(own["engine"], times["FedAvg", "engine"]),
+            },
+        }
+    return measured
 
 
 def measure_all(tasks: dict[str, Task], repeats: int) -> Iterator[Record]:
-    """All methods on all tasks, a record each, as they come."""
+    """All methods on all tasks, a record each, as the tasks are done."""
     for title, task in tasks.items():
         settings, shard = task.settings, task.train[0]
         sampled = num_sampled(task.num_clients, settings.participation)
         products = floor.fastest(task.model, tuple(shard.inputs.shape[1:]), sampled * len(shard))
-        for label in METHODS:
+        for label, record in measure(task, products, repeats).items():
             about = {
                 "task": title,
                 "method": label,
@@ -84,7 +99,7 @@ def measure_all(tasks: dict[str, Task], repeats: int) -> Iterator[Record]:
                 "samples_a_client": len(shard),
                 "batch_size": settings.batch_size,
             }
-            yield about | measure(task, label, products, repeats)
+            yield about | record
 
 
 def table(records: list[Record]) -> pd.DataFrame:

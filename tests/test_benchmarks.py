@@ -205,11 +205,13 @@ def test_rounds_times_everyone_on_every_method(benchmark: Any) -> None:
     rounds = benchmark("rounds")
     records = list(rounds.measure_all({"tiny": tiny_task(benchmark)}, repeats=2))
     assert [record["method"] for record in records] == ["FedAvg", "FLoRAL 1%", "FLoRAL 10%", "Ensemble"]
-    ratios = {"naive / engine", "loop / engine", "engine / floor"}
+    ratios = {"naive / engine", "loop / engine", "engine / floor", "engine / FedAvg"}
     for record in records:
         assert record["seconds"].keys() == record["median"].keys() == {"naive", "engine", "loop", "floor"}
         assert all(len(times) == 2 and min(times) > 0 for times in record["seconds"].values())
         assert record["ratios"].keys() == ratios
+        assert record["seconds"]["floor"] == records[0]["seconds"]["floor"]  # once a repeat for all methods
+    assert records[0]["ratios"]["engine / FedAvg"] == 1
     printed = rounds.table(records)
     assert len(printed) == 4
     assert {"task", "method", "naive (ms)", "floor (ms)", "engine / floor"} <= set(printed)
