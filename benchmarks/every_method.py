@@ -11,20 +11,18 @@ import statistics
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import pandas as pd
 import shapes
 import torch
 import typer
-from measure import RESULTS, interleaved, ratio, save
+from measure import RESULTS, Record, interleaved, ratio, save_each
 
 from floral_lite import Task, methods
 from floral_lite.devices import keep_memory
 from floral_lite.federation import federated_rounds
 from floral_lite.federation.rounds import Engine
-
-Record = dict[str, Any]
 
 NUM_CLUSTERS = 4
 # rounds until the memory of 300 private models, which a round copies, is not asked of the system any more
@@ -98,12 +96,7 @@ def main(
     """Measure, print and save."""
     torch.set_num_threads(threads)
     keep_memory()
-    records: list[Record] = []
-    for record in measure_all(shapes.mnist(), repeats):
-        records.append(record)
-        path = save("every_method", records, out)  # after each row, so that nothing measured is lost
-        print(table([record]).to_string(index=False, float_format="{:.2f}".format), flush=True)
-    print(path)
+    save_each("every_method", measure_all(shapes.mnist(), repeats), table, out)
 
 
 if __name__ == "__main__":

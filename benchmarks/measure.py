@@ -6,17 +6,19 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
+import pandas as pd
 import torch
 
 from floral_lite.devices import processor
 from floral_lite.files import write_whole
 
 Name = TypeVar("Name")
+Record = dict[str, Any]
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"
@@ -101,3 +103,15 @@ def save(name: str, results: object, folder: Path, **more: object) -> Path:
     content = {"machine": made, **({"earlier": earlier} if earlier else {}), "results": results}
     write_whole(path, (json.dumps(content, indent=1) + "\n").encode())
     return path
+
+
+def save_each(
+    name: str, records: Iterable[Record], table: Callable[[list[Record]], pd.DataFrame], folder: Path
+) -> None:
+    """Save and print records as they come, so that nothing measured is lost."""
+    done: list[Record] = []
+    for record in records:
+        done.append(record)
+        save(name, done, folder)
+        print(table([record]).to_string(index=False, float_format="{:.2f}".format), flush=True)
+    print(folder / f"{name}.json")

@@ -12,14 +12,14 @@ import statistics
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import floor
 import pandas as pd
 import shapes
 import torch
 import typer
-from measure import RESULTS, interleaved, ratio, save
+from measure import RESULTS, Record, interleaved, ratio, save_each
 from naive import Ensemble, naive_rounds
 from torch import nn
 
@@ -28,8 +28,6 @@ from floral_lite.devices import keep_memory
 from floral_lite.federation import federated_rounds
 from floral_lite.federation.loop import num_sampled
 from floral_lite.federation.rounds import Engine
-
-Record = dict[str, Any]
 
 NUM_CLUSTERS = 4
 ENGINES: dict[str, Engine] = {"engine": "fast", "loop": "loop"}
@@ -127,12 +125,7 @@ def main(
         "8 x 8, convolutional": shapes.digits(),
         f"CIFAR-10, {cifar_samples} of 2,500 samples a client": shapes.cifar10(cifar_samples),
     }
-    records: list[Record] = []
-    for record in measure_all(tasks, repeats):
-        records.append(record)
-        path = save("rounds", records, out)  # after each method, so that nothing measured is lost
-        print(table([record]).to_string(index=False, float_format="{:.2f}".format), flush=True)
-    print(path)
+    save_each("rounds", measure_all(tasks, repeats), table, out)
 
 
 if __name__ == "__main__":

@@ -35,15 +35,11 @@ class Descent(NamedTuple):
 
     def step(self, left: Tensor, right: Tensor) -> None:
         """A step of SGD with the gradient left @ right, of shapes (k, m, B) and (k, B, n)."""
-        rate, decay, momentum = (
-            self.settings.learning_rate,
-            self.settings.weight_decay,
-            self.settings.momentum,
-        )
+        rate, decay = self.settings.learning_rate, self.settings.weight_decay
         if self.velocity is None:  # W <- (1 - eta lambda) W - eta g
             moved, keep, share = self.weight, 1 - rate * decay, -rate
         else:  # v <- mu v + g
-            moved, keep, share = self.velocity, momentum, 1.0
+            moved, keep, share = self.velocity, self.settings.momentum, 1.0
         if left.dtype == moved.dtype:
             moved.baddbmm_(left, right, beta=keep, alpha=share)
         else:  # under autocast the products are in bfloat16
