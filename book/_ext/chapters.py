@@ -25,8 +25,9 @@ COLAB = re.compile(r"https://colab\.research\.google\.com/github/[^\s)\"]+")
 def pages() -> list[str]:
     """The table of contents: every page's file name without a suffix, the first page first."""
     toc: dict[str, Any] = yaml.safe_load((BOOK / "_toc.yml").read_text(encoding="utf-8"))
-    parts = [part for chapter in toc["chapters"] for part in (chapter, *chapter.get("sections", ()))]
-    return [toc["root"], *(part["file"] for part in parts)]
+    top = [chapter for part in toc["parts"] for chapter in part["chapters"]]
+    below = [page for chapter in top for page in (chapter, *chapter.get("sections", ()))]
+    return [toc["root"], *(page["file"] for page in below)]
 
 
 def notebooks() -> list[Path]:
