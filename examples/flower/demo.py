@@ -48,6 +48,8 @@ def main() -> None:
         deploy(folder, config)
         seconds = time.perf_counter() - begin
         history = History.load(folder / "server" / "history.json")
+    if untested := [entry.round for entry in history.rounds if entry.test_accuracy is None]:
+        sys.exit(f"no client was tested in rounds {untested}; --folder DIR keeps the logs, which say why")
     engine = train(task, method, seed=seed).history
     print("round  over Flower  engine   (test accuracy, mean over the clients)")
     for ours, theirs in zip(history.rounds, engine.rounds, strict=True):
