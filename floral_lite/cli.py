@@ -28,6 +28,7 @@ from .federation import (
     load_checkpoint,
     save_checkpoint,
 )
+from .files import LOCK, alone_in
 from .seeds import check_num_seeds
 
 # A full disk or quota, a file larger than allowed, a folder that may only be read.
@@ -63,6 +64,7 @@ def top(
 
 @app.command()
 def run(
+    context: typer.Context,
     task: Annotated[str, typer.Argument(help="what to learn, see `floral-lite tasks`")],
     method: Annotated[str, typer.Option(help="who shares what, see `floral-lite methods`")] = "floral",
     budget: Annotated[float | None, typer.Option(help="rho: size of an adaptor, in (0, 1]")] = None,
@@ -103,6 +105,8 @@ def run(
         "resume is given without out; name the folder of the run that was interrupted: --out DIR --resume",
     )
     out = out or Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S}-{task}-{method}-{seed}"
+    # two processes would take away each other's checkpoints
+    context.with_resource(alone_in(out))
     checkpoints = out / "checkpoints"
     resumed = load_checkpoint(checkpoints) if resume else None
     if resume:
@@ -113,7 +117,7 @@ def run(
         )
     else:
         require(
-            not out.exists() or (out.is_dir() and not any(out.iterdir())),
+            {path.name for path in out.iterdir()} <= {LOCK},
             f"out is {out}, which holds another run or other files; name a new folder, or add --resume",
         )
     # before the data are loaded and the bar is drawn

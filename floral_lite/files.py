@@ -1,8 +1,17 @@
-"""Writing files so that nobody ever finds half of one."""
+"""Writing files so that nobody ever finds half of one, and folders that one process at a time writes in."""
 
 import os
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from .errors import InputError
+
+# In a folder that a process has to itself.
+LOCK = ".lock"
 
 
 def write_whole(path: Path, content: bytes | memoryview) -> None:
@@ -21,3 +30,32 @@ def write_whole(path: Path, content: bytes | memoryview) -> None:
         os.replace(part, path)
     finally:
         part.unlink(missing_ok=True)
+
+
+@contextmanager
+def alone_in(folder: Path) -> Iterator[None]:
+    """Have a folder to oneself, made if missing; of those that were made, the empty ones go at the end.
+
+    The lock of a process that is killed is free.
+
+    Raises:
+        InputError: another process has the folder.
+    """
+    made = [path for path in (folder, *folder.parents) if not path.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(folder / LOCK)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise InputError(
+            f"another process is at work in the folder {folder}: wait until it ends, or name another folder"
+        ) from None
+    try:
+        yield
+    finally:
+        with suppress(OSError):  # Windows removes no file that is open; there the release does
+            (folder / LOCK).unlink()
+        lock.release()
+        for path in made:
+            with suppress(OSError):  # something is in it
+                path.rmdir()

@@ -21,6 +21,7 @@ from tqdm import tqdm
 from floral_lite import History, InputError, __version__, cli, methods
 from floral_lite.experiments import figures
 from floral_lite.federation import Round, checkpoint, load_checkpoint
+from floral_lite.files import LOCK, alone_in
 from floral_lite.methods.routed import Routing
 
 COMMAND = [sys.executable, "-m", "floral_lite.cli"]
@@ -284,6 +285,22 @@ def test_a_folder_with_another_run_is_left_alone(
     assert "holds another run" in capsys.readouterr().err
     assert (tmp_path / "history.json").read_text() == "precious"
     assert len(list(tmp_path.iterdir())) == 1
+
+
+@pytest.mark.parametrize("more", [[], ["--resume"]])
+def test_a_folder_in_which_another_process_trains_is_left_to_it(
+    more: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["run", "synthetic-linear", "--rounds", "1", "--device", "cpu", "--out", str(tmp_path / "run")]
+    with alone_in(tmp_path / "run"):
+        assert call(monkeypatch, *command, *more) == 2
+        assert "another process is at work in the folder" in capsys.readouterr().err
+        assert [path.name for path in (tmp_path / "run").iterdir()] == [LOCK]
+    assert not (tmp_path / "run").exists()  # it was made for nothing
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / LOCK).touch()  # of a process that was killed
+    assert call(monkeypatch, *command) == 0
+    assert LOCK not in {path.name for path in (tmp_path / "run").iterdir()}
 
 
 def test_divergence_is_told_and_the_rounds_before_it_are_kept(
