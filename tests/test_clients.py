@@ -4,6 +4,7 @@ import re
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from torch import nn
@@ -176,11 +177,13 @@ def test_clients_that_make_no_task_are_refused(changes: dict[str, Any], message:
         tasks.from_clients(**{"train": PAIRS, **NETWORK, **changes})
 
 
-@pytest.mark.parametrize("unknown", [float("nan"), torch.tensor(float("nan")), np.float64("nan")])
-def test_a_cluster_called_nan_is_refused(unknown: object) -> None:
+@pytest.mark.parametrize(
+    "unknown", [float("nan"), torch.tensor(float("nan")), np.float64("nan"), pd.NA, pd.NaT]
+)
+def test_a_cluster_of_which_nothing_is_known_is_refused(unknown: object) -> None:
     generator = torch.Generator().manual_seed(0)
     clients = {
         name: (torch.randn(10, 4, generator=generator), torch.arange(10) % 2) for name in ("a", "b", "c")
     }
-    with pytest.raises(InputError, match="a cluster is called NaN"):
+    with pytest.raises(InputError, match=r"a cluster is called .*(nan|<NA>|NaT)"):
         tasks.from_clients(clients, model=nn.Linear(4, 2), clusters={"a": 1.0, "b": unknown, "c": unknown})

@@ -141,8 +141,11 @@ def _as_word(group: object) -> object:
         not isinstance(group, Tensor) and isinstance(group, Hashable),
         f"a cluster is called {shorten(repr(group), 60)}; it must be a word or a number",
     )
-    # NaN is what pandas has where nothing is known; it equals nothing, itself included
-    require(group == group, "a cluster is called NaN; name a group for the clients that have none")
+    # what pandas has where nothing is known equals nothing: NaN == NaN is False, and NA == NA is NA
+    require(
+        str(group == group) == "True",
+        f"a cluster is called {group!r}; name a group for the clients that have none",
+    )
     return group
 
 
