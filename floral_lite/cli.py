@@ -7,7 +7,7 @@ import sys
 from datetime import datetime
 from pathlib import Path
 from shlex import quote
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Annotated, Any, cast
 
 import typer
@@ -176,6 +176,8 @@ def run(
         for federation, number in zip(federations, numbers, strict=False):
             save(federation.history, out if seeds == 1 else out / f"seed-{number}")
         if len(federations) > 1 and federations[0].history.evaluated:
+            from .report import over_seeds
+
             typer.echo(f"over the {seeds} seeds: {over_seeds([f.history for f in federations])}")
 
 
@@ -196,25 +198,11 @@ def list_methods() -> None:
 def show_progress(bar: "tqdm[Any]", histories: list[History]) -> None:
     """Move the bar on by a round, with the newest loss and accuracy beside it, means over the seeds."""
     numbers = {"loss": f"{fmean(history.rounds[-1].train_loss for history in histories):.3f}"}
-    if histories[0].evaluated and histories[0].evaluated[-1].test_accuracy is not None:
-        numbers["accuracy"] = f"{fmean(last_scores(histories)):.1%}"
+    lasts = [history.evaluated[-1].test_accuracy for history in histories if history.evaluated]
+    if scores := [score for score in lasts if score is not None]:
+        numbers["accuracy"] = f"{fmean(scores):.1%}"
     bar.set_postfix(numbers, refresh=False)
     bar.update(len(histories[0].rounds) - bar.n)
-
-
-def last_scores(histories: list[History]) -> list[float]:
-    """Each seed's test accuracy at its last evaluated round; its test loss where the task has no labels."""
-    lasts = [history.evaluated[-1] for history in histories]
-    scores = [last.test_loss if last.test_accuracy is None else last.test_accuracy for last in lasts]
-    return [score for score in scores if score is not None]
-
-
-def over_seeds(histories: list[History]) -> str:
-    """Mean and standard deviation over the seeds, in words."""
-    scores = last_scores(histories)
-    if histories[0].evaluated[-1].test_accuracy is None:
-        return f"test loss {fmean(scores):.4f} +- {stdev(scores):.4f}"
-    return f"accuracy {100 * fmean(scores):.1f} +- {100 * stdev(scores):.1f} %"
 
 
 def save(history: History, out: Path) -> None:

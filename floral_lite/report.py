@@ -1,5 +1,8 @@
 """What a finished run amounts to, in a few numbers."""
 
+from collections.abc import Sequence
+from statistics import fmean, stdev
+
 import numpy as np
 import pandas as pd
 
@@ -52,3 +55,20 @@ def summary(history: History) -> pd.Series:
     rows["bytes a client sends a round"] = f"{history.bytes_up:,}"
     rows["seconds of training"] = f"{sum(entry.seconds for entry in history.rounds):.1f}"
     return pd.Series(rows)
+
+
+def over_seeds(histories: Sequence[History]) -> str:
+    """The scores of the last evaluated rounds of several runs, in words: mean and standard deviation.
+
+    Args:
+        histories: two or more runs of one task, each evaluated.
+
+    Returns:
+        Test accuracies in per cent, or test losses where the task has no labels.
+    """
+    lasts = [history.last_evaluated for history in histories]
+    accuracies = [last.test_accuracy for last in lasts if last.test_accuracy is not None]
+    if not accuracies:
+        losses = [last.test_loss for last in lasts if last.test_loss is not None]
+        return f"test loss {fmean(losses):.4f} +- {stdev(losses):.4f}"
+    return f"accuracy {100 * fmean(accuracies):.1f} +- {100 * stdev(accuracies):.1f} %"

@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 from tqdm import tqdm
 
-from floral_lite import History, InputError, __version__, cli, methods
+from floral_lite import History, InputError, __version__, cli, methods, report
 from floral_lite.experiments import figures
 from floral_lite.federation import Round, checkpoint, load_checkpoint
 from floral_lite.files import LOCK, alone_in
@@ -94,9 +94,9 @@ def made_up(train_losses: list[float], scores: list[float], regression: bool = F
 
 def test_what_is_told_of_several_seeds_is_of_their_last_rounds() -> None:
     histories = [made_up([9.0, 1.0], [0.1, 0.9]), made_up([9.0, 3.0], [0.1, 0.7])]
-    assert cli.over_seeds(histories) == "accuracy 80.0 +- 14.1 %"
+    assert report.over_seeds(histories) == "accuracy 80.0 +- 14.1 %"
     losses = [made_up([9.0], [score], regression=True) for score in (1.0, 3.0)]
-    assert cli.over_seeds(losses) == "test loss 2.0000 +- 1.4142"
+    assert report.over_seeds(losses) == "test loss 2.0000 +- 1.4142"
     with tqdm(total=5) as bar:
         cli.show_progress(bar, histories)
         assert bar.postfix == "loss=2.000, accuracy=80.0%"
