@@ -110,3 +110,17 @@ def test_clusters_cannot_be_found_in_gradients_that_are_not_taken() -> None:
         with pytest.raises(InputError, match="all of them are frozen: use routing='learned'"):
             train(task, methods.FLoRAL(task.model, rank=2, routing="clustered"))
         task.model[0].bias.requires_grad_(True)  # nobody asks for a bias's
+
+
+@pytest.mark.parametrize("name", ["floral", "mfl-ws"])
+def test_vectors_that_would_stay_alike_are_refused(name: str) -> None:
+    task = TASKS["mlp"]()
+    for layer in (task.model[0], task.model[2]):
+        layer.bias.requires_grad_(True)
+    for routing in ("learned", "closed-form"):
+        with pytest.raises(InputError, match=r"all adaptors start alike.*routing='optimal' or router="):
+            train(task, methods.make(name, task.model, routing=routing))
+    for options in ({"routing": "optimal"}, {"router": {"noise": 1}}):
+        state = train(task, methods.make(name, task.model, **options)).state
+        assert not torch.equal(*state.clustered["2.bias.L"][:2])
+    train(task, methods.make(name, task.model, num_clusters=1))

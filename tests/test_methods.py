@@ -62,7 +62,7 @@ def test_every_client_of_floral_starts_from_the_base(init: Any, routing: Any) ->
 def test_the_clients_own_statistics_start_as_the_layers(name: str) -> None:
     layer = nn.BatchNorm1d(4)
     layer(3 + 2 * torch.randn(8, 4))
-    method = methods.make(name, nn.Sequential(layer), norms="batch_nora")
+    method = methods.make(name, nn.Sequential(layer, nn.Linear(4, 2)), norms="batch_nora")
     (own,) = method.local_statistics(method.initialise(CLUSTERS, seed=0).of_client(2)).values()
     torch.testing.assert_close(
         own, Statistics(layer.get_buffer("running_mean"), layer.get_buffer("running_var"))

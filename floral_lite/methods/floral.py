@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from ..adaptors import Convolution, Initialisation, Norms
+from ..errors import require
 from ..roles import Roles
 from ..router import Router
 from .adapted import Adapted
@@ -30,7 +31,8 @@ class FLoRAL(Adapted, Routed):
         precondition: precondition the adaptors' gradients, with epsilon = 1e-5.
 
     Raises:
-        InputError: an argument is out of range, or the model has nothing to adapt.
+        InputError: an argument is out of range, or the model has nothing to adapt; when training begins, all
+            adaptors are alike, and nothing would ever tell them apart.
 
     Source: section 'Practical Implementation', objective (FML) with weight sharing.
     """
@@ -57,6 +59,16 @@ class FLoRAL(Adapted, Routed):
     def initialise(self, clusters: Tensor, seed: int) -> Roles:
         """The base as it is, adaptors that add nothing, routers uniform or one-hot."""
         clustered = self.first_adaptors(self.num_clusters, seed)
+        # vectors all start at zero, and uniform routers give each of them the same gradient
+        alike = all(torch.equal(tensor[0], tensor[-1]) for tensor in clustered.values())
+        stay_so = (
+            self.num_clusters > 1 and self.routing in ("learned", "closed-form") and not self.router.noise
+        )
+        require(
+            not (alike and stay_so),
+            "all adaptors start alike, and would stay alike: the model has only biases and norms to adapt; "
+            "unfreeze a weight that is a matrix, or use routing='optimal' or router={'noise': 1}",
+        )
         logits = self.first_routers(clusters).to(next(iter(clustered.values())))
         private = {ROUTER: logits} | self.first_statistics(len(clusters))
         return Roles(trainable(self.model), clustered, private)
