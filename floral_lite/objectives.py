@@ -1,8 +1,7 @@
 """The objectives, from one model for all to a mixture for each: FL, PFL, CFL, MFL, MFL-WS, FML.
 
-Each is a differentiable scalar to minimise, made of the clients' losses f^k, their weights p(k), and
-parameters. The docstrings say when one becomes another. Weights and mixtures may be of any type, one-hot
-integers too.
+Each is a differentiable scalar to minimise, of the clients' losses f^k, their weights p(k), and parameters.
+The docstrings say when one becomes another. Weights and mixtures may be of any type, one-hot integers too.
 
 Raises:
     InputError: weights, mixtures, models or clusters do not fit the clients, or are not on the simplex.
@@ -101,13 +100,10 @@ def cfl(
     )
     of_clients = torch.stack([loss(models[c]) for loss, c in zip(losses, given, strict=True)])
     weights = weights.to(_mean(weights, of_clients))
-    means = []
-    for c in range(len(models)):
-        members = clusters == c
-        # E_{k|c}[f^k(w_c)] = sum_{k in c} p(k) f^k(w_c) / p(c)
-        share = weights[members].sum().clamp(min=torch.finfo(weights.dtype).tiny)
-        means.append(weights[members] @ of_clients[members] / share)
-    each = torch.stack(means)
+    # E_{k|c}[f^k(w_c)] = sum_{k in c} p(k) f^k(w_c) / p(c)
+    zeros, indices = of_clients.new_zeros(len(models)), clusters.long()
+    shares = zeros.index_add(0, indices, weights).clamp(min=torch.finfo(weights.dtype).tiny)
+    each = zeros.index_add(0, indices, weights * of_clients) / shares
     return each.sum() if cluster_weights is None else _mean(cluster_weights, each)
 
 
