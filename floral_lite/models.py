@@ -147,11 +147,15 @@ def reinitialised(model: nn.Module, *key: int) -> nn.Module:
         model: it is left as it is.
         key: the seed, and further numbers; another key gives other parameters.
     """
+
+    def draw(layer: nn.Module) -> None:
+        for name in ("reset_parameters", "_reset_parameters"):  # attention has the second
+            if hasattr(layer, name):
+                getattr(layer, name)()
+
     fresh = copy.deepcopy(model)
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(stream(key[0], "copies", *key[1:]).initial_seed())
-        for layer in fresh.modules():
-            for name in ("reset_parameters", "_reset_parameters"):  # attention has the second
-                if hasattr(layer, name):
-                    getattr(layer, name)()
+        # parts before the whole, as they are made: attention and transformers draw over what their parts drew
+        fresh.apply(draw)
     return fresh

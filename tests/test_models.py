@@ -147,3 +147,12 @@ def test_a_seed_gives_the_same_model_and_leaves_the_global_generator_alone() -> 
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
     assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_what_draws_over_its_parts_is_drawn_after_them() -> None:
+    first = seeded(lambda: nn.Transformer(32, 4, 1, 1, 64, batch_first=True), seed=0)
+    fresh = dict(reinitialised(first, 0, 1).named_parameters())
+    for name, parameter in first.named_parameters():
+        # uniform up to the bound of Xavier, or zero; the linear layers of its parts draw with half that bound
+        torch.testing.assert_close(fresh[name].abs().max(), parameter.abs().max(), rtol=0.1, atol=0)
+    assert not fresh["encoder.layers.0.self_attn.out_proj.bias"].any()
