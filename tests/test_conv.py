@@ -206,3 +206,12 @@ def test_the_equivalent_rank_is_that_of_the_matrix(drawn: Drawn, rank: int) -> N
 )
 def test_the_equivalent_rank_by_hand(kind: Convolution, equivalent_rank: int) -> None:
     assert kernel_adaptor(nn.Conv2d(32, 64, (3, 5)), kind).equivalent_rank == equivalent_rank
+
+
+def test_groups_share_v_and_transposed_ones_share_u() -> None:
+    for layer, sizes in (
+        (nn.Conv2d(8, 12, 3, groups=4), (12, 2)),
+        (nn.ConvTranspose2d(8, 12, 3, groups=4), (3, 8)),
+    ):
+        shapes = Floral(layer, rank=2).plan["weight"].shapes
+        assert (shapes["U"][0], shapes["V"][0]) == sizes

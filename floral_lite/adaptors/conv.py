@@ -17,7 +17,8 @@ that of L as a matrix (c_out, c_in k_1 k_2), for factors in general position, an
 than that matrix's sides.
 
 With groups, c_in is the weight's own second axis, the channels of one group: all groups
-share V. A transposed convolution keeps the input channels first; U still has the outputs.
+share V. A transposed convolution keeps the input channels first; U still has the outputs,
+with groups those of one group: all groups share U.
 """
 
 from collections.abc import Iterable
