@@ -61,9 +61,8 @@ class FLoRAL(Adapted, Routed):
         clustered = self.first_adaptors(self.num_clusters, seed)
         # vectors all start at zero, and uniform routers give each of them the same gradient
         alike = all(torch.equal(tensor[0], tensor[-1]) for tensor in clustered.values())
-        stay_so = (
-            self.num_clusters > 1 and self.routing in ("learned", "closed-form") and not self.router.noise
-        )
+        plain = type(self.router) is Router and not self.router.noise
+        stay_so = self.num_clusters > 1 and self.routing in ("learned", "closed-form") and plain
         require(
             not (alike and stay_so),
             "all adaptors start alike, and would stay alike: the model has only biases and norms to adapt; "
