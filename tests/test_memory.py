@@ -53,6 +53,15 @@ def test_what_a_backward_pass_needs_of_an_mlp(batch_size: int) -> None:
     assert counted == batch_size * (4 + 6) * DOUBLE
 
 
+def test_what_a_backward_pass_needs_of_several_networks() -> None:
+    """Each network's, though the forward pass of one may free what the next one takes."""
+    task = mlp_task()
+    method = methods.MFL(task.model, num_clusters=40)
+    inputs = torch.zeros(500, 4, dtype=torch.float64)
+    counted = activation_bytes(task, method, first_state(task, method), inputs)
+    assert counted == 500 * (4 + 40 * 6) * DOUBLE
+
+
 def test_what_a_backward_pass_needs_of_adaptors() -> None:
     """One linear layer: beside its inputs, mixed weights and biases, and what they are mixed from."""
     task = make_task(lambda: nn.Linear(4, 3), normal(4))

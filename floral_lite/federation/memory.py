@@ -191,12 +191,13 @@ def activation_bytes(task: Task, method: Method, state: Roles, inputs: Tensor) -
     """What autograd keeps of a forward pass, in bytes, each storage counted once, parameters left out."""
     client = state.of_client(0).map(lambda tensor: tensor.detach().requires_grad_())
     parameters = {tensor.untyped_storage().data_ptr() for tensor in client.tensors()}
-    kept: dict[int, int] = {}
+    # the storages, not their bytes: a freed one could give its address to a later one
+    kept: dict[int, torch.UntypedStorage] = {}
 
     def count(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in parameters:
-            kept[storage.data_ptr()] = storage.nbytes()
+            kept[storage.data_ptr()] = storage
         # the graph keeps what a hook returns; were that its own output, each would keep the other alive
         return tensor.detach()
 
@@ -210,4 +211,4 @@ def activation_bytes(task: Task, method: Method, state: Roles, inputs: Tensor) -
             for parts in method.networks(client.map(lambda tensor: tensor[None])):
                 stacked_forward(layers, parts, inputs[None])
     task.model.train(was_training)
-    return sum(kept.values())
+    return sum(storage.nbytes() for storage in kept.values())
