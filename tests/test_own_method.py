@@ -502,3 +502,30 @@ class Undecided(methods.FLoRAL):
 def test_a_subclass_that_gives_other_clusters_weight_keeps_them_all(task: Task, take: Any) -> None:
     method = take(task.model, num_clusters=2, routing="optimal")
     agree(*(train(task, method, engine=engine) for engine in ("fast", "loop")))
+
+
+class OneHead(methods.Ensemble):
+    """C models with one head: each takes a view of it, of its own."""
+
+    def models(self, client: Roles) -> list[dict[str, Part]]:
+        axis = client.private[ROUTER].dim() - 1
+        head = client.clustered["2.weight"]
+        return [{**model, "2.weight": head.select(axis, 0)} for model in super().models(client)]
+
+
+def test_a_weight_of_which_networks_take_several_views_steps_once(task: Task) -> None:
+    """Not in the backward pass of each, the second of which would see it moved."""
+    fast, loop = (
+        train(task, OneHead(task.model, 3, mix="outputs"), engine=engine, rounds=2, weight_decay=0.1)
+        for engine in ("fast", "loop")
+    )
+    agree(fast, loop)
+
+
+def test_a_verb_that_is_put_on_an_object_sees_every_gradient(task: Task) -> None:
+    def half(client: Roles, gradients: Roles) -> Roles:
+        return gradients.map(lambda slope: slope / 2)
+
+    method = methods.FedAvg(task.model)
+    method.precondition = half  # type: ignore[method-assign]
+    agree(*(train(task, method, engine=engine, rounds=1) for engine in ("fast", "loop")))

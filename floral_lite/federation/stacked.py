@@ -73,7 +73,7 @@ def _gradients(
     networks = method.networks(leaves, batch.noise)
     # a user's own verb may use a weight, or its gradient, a second time
     verbs = ("parts", "networks", "losses", "penalty", "precondition")
-    known = all(getattr(type(method), verb).__module__.startswith("floral_lite.") for verb in verbs)
+    known = all(getattr(method, verb).__module__.startswith("floral_lite.") for verb in verbs)
     owners = used_once(networks, tensors) if fuse and known else {}
     velocities = dict(zip(map(id, tensors), velocity.tensors(), strict=False))  # none without momentum
     allowed = {
@@ -121,12 +121,14 @@ def used_once(networks: Sequence[Mapping[str, Part]], leaves: Sequence[Tensor]) 
             used += [part.base, *part.factors.values()]
         else:
             used.append(part.models if isinstance(part, Blend) else part)
-    times = Counter(map(id, used))
+    times = Counter(tensor.data_ptr() for tensor in used)  # two views of a leaf are two tensors
     by_identity = {id(leaf): leaf for leaf in leaves}
     owners = {
-        id(tensor): by_identity.get(id(tensor if tensor._base is None else tensor._base)) for tensor in used
+        id(tensor): by_identity.get(id(tensor if tensor._base is None else tensor._base))
+        for tensor in used
+        if times[tensor.data_ptr()] == 1
     }
-    return {key: owner for key, owner in owners.items() if owner is not None and times[key] == 1}
+    return {key: owner for key, owner in owners.items() if owner is not None}
 
 
 @torch.no_grad()
