@@ -17,6 +17,7 @@ from floral_lite.federation.memory import Memory
 from floral_lite.federation.recording import Steps
 from floral_lite.methods import Method
 from floral_lite.models import seeded
+from floral_lite.roles import Roles
 
 from .federations import agree, first_state, identical, make_task, normal, replayed, watch_stacks, words
 
@@ -231,3 +232,22 @@ def test_the_same_seed_twice_is_the_same_bit_for_bit(name: str, max_memory: int 
     first, again = (train_runs(runs, runs[0].task.settings, max_memory=max_memory) for _ in range(2))
     for one, other in zip(first, again, strict=True):
         identical(one, other)
+
+
+class Slower(methods.FedAvg):
+    """FedAvg at a share of the learning rate, which its options do not tell."""
+
+    def __init__(self, model: nn.Module, share: float) -> None:
+        super().__init__(model)
+        self.share = share
+
+    def precondition(self, client: Roles, gradients: Roles) -> Roles:
+        return gradients.map(lambda slope: self.share * slope)
+
+
+def test_methods_of_other_numbers_do_not_share_a_stack() -> None:
+    """The engine takes the method of the first run for all of a stack."""
+    task = ragged("chain")
+    runs = [Run(task, Slower(task.model, share), seed) for seed, share in enumerate((1.0, 0.1))]
+    for federation, run in zip(train_runs(runs, task.settings), runs, strict=True):
+        agree(federation, alone(run))

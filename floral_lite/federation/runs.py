@@ -200,13 +200,19 @@ def check_roles(method: Method, state: Roles, task: Task) -> None:
 
 
 def stacks_of(runs: Sequence[Run]) -> list[slice]:
-    """Which runs may share a stack: all if their models' frozen tensors agree, else each alone."""
+    """Which runs may share a stack: all if frozen tensors and the methods' numbers agree, else each alone."""
 
     def fixed(model: nn.Module) -> list[torch.Tensor]:
         frozen = [parameter for parameter in model.parameters() if not parameter.requires_grad]
         return frozen + [buffer for name, buffer in model.named_buffers() if not is_statistic(name)]
 
+    def chosen(method: Method) -> list[dict[str, object]]:
+        """A method's own numbers and words, which `options` need not tell."""
+        both = [one for one in (method, method.adaptation) if one is not None]
+        return [{k: v for k, v in vars(one).items() if isinstance(v, int | float | str)} for one in both]
+
     first = fixed(runs[0].task.model)
     others = [fixed(run.task.model) for run in runs[1:]]
     alike = all(torch.equal(*pair) for other in others for pair in zip(first, other, strict=True))
+    alike = alike and all(chosen(run.method) == chosen(runs[0].method) for run in runs)
     return [slice(None)] if alike else [slice(index, index + 1) for index in range(len(runs))]
