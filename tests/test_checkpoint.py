@@ -551,3 +551,36 @@ def test_any_folder_that_cannot_be_made_is_an_input_error() -> None:
     task = tasks.load("digits-rotate", num_clients=2, num_clusters=1)
     with pytest.raises(InputError, match="nothing can be written"):
         train(task, methods.FedAvg(task.model), rounds=1, checkpoints="/proc/none")
+
+
+class Schedule:
+    """An object that prints as its class and its address in memory."""
+
+
+class Scheduled(methods.FedAvg):
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__(model)
+        self.schedule = Schedule()
+
+    def options(self) -> dict[str, object]:
+        return {"schedule": self.schedule}
+
+
+class Told(nn.Linear):
+    """A layer that prints an object, too."""
+
+    def __init__(self) -> None:
+        super().__init__(4, 3)
+        self.schedule = Schedule()
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, {self.schedule!r}"
+
+
+def test_a_run_goes_on_in_another_process_where_its_objects_lie_elsewhere(tmp_path: Path) -> None:
+    made = [make_task(Told, normal(4)) for _ in range(2)]  # both there, so that their addresses differ
+    ways = [Scheduled(task.model) for task in made]
+    for task, method, rounds in zip(made, ways, (1, 2), strict=True):
+        history = train(task, method, rounds=rounds, checkpoints=tmp_path).history
+    assert len(history.rounds) == 2
+    assert history.config["schedule"].endswith("Schedule object>")

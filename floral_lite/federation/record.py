@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -134,17 +135,22 @@ def name_of(function: object) -> str:
     return str(getattr(function, "__name__", type(function).__name__))
 
 
+def printed(value: object) -> str:
+    """An object as it prints, without its address in memory: a run that is resumed has another one."""
+    return re.sub(r" at 0x[0-9A-Fa-f]+", "", repr(value))
+
+
 def plain(config: Mapping[str, Any]) -> dict[str, Any]:
     """A configuration as its file keeps it: arrays and their numbers as Python's, others by their repr."""
     told = json.dumps(
-        config, default=lambda value: value.tolist() if hasattr(value, "tolist") else repr(value)
+        config, default=lambda value: value.tolist() if hasattr(value, "tolist") else printed(value)
     )
     return dict(json.loads(told))
 
 
 def network_of(task: Task) -> str:
     """The task's network: its class, and a checksum of its layers, since two may have the same shapes."""
-    return f"{type(task.model).__name__}-{crc32(repr(task.model).encode()):08x}"
+    return f"{type(task.model).__name__}-{crc32(printed(task.model).encode()):08x}"
 
 
 def new_history(
