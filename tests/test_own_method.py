@@ -387,7 +387,7 @@ def test_an_adaptor_that_is_another_for_a_stack_is_told_and_the_loop_takes_it(
     for kind in (ForOne, VectorAdaptor):
         entry = {"bias": partial(lambda kind, layer, *_: kind("own", tuple(layer.bias.shape)), kind)}
         monkeypatch.setitem(KINDS, nn.Linear, entry)
-        method = methods.FLoRAL(task.model, num_clusters=2, rank=1)
+        method = methods.FLoRAL(task.model, num_clusters=2, rank=1, router={"noise": 1})
         if kind is ForOne:
             with pytest.raises(InputError, match=r"ForOne\.delta, the adaptor of 0\.bias, .*engine='loop'"):
                 train(task, method)
