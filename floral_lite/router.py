@@ -25,7 +25,7 @@ class Router:
             spread, negative sharpens them.
 
     Raises:
-        InputError: a value is no number, or out of its range; of 1 / C that shows in `mixture`.
+        InputError: a value is no number, or out of its range; of 1 / C that shows where C is known.
 
     Source: section 'Practical Implementation', 'Learning the mixture weights'.
 
@@ -227,13 +227,12 @@ def check_simplex(name: str, rows: Tensor) -> None:
 
 
 def check_rule(router: Router, num_clusters: int) -> None:
-    """Raise InputError unless a rule of a user's own makes C weights of a client's C logits."""
+    """Raise InputError unless the router makes C weights of C logits: a floor may leave no choice."""
     rule = f"{type(router).__name__}.mixture"
-    if type(router) is not Router:
-        logits = torch.rand(num_clusters, generator=torch.Generator().manual_seed(0))
-        weights = router.mixture(logits)
-        require(
-            getattr(weights, "shape", None) == logits.shape,
-            f"{rule} gives {weights!r} for {num_clusters} logits; it must give a weight for each",
-        )
-        check_simplex(rule, weights)
+    logits = torch.rand(num_clusters, generator=torch.Generator().manual_seed(0))
+    weights = router.mixture(logits)
+    require(
+        getattr(weights, "shape", None) == logits.shape,
+        f"{rule} gives {weights!r} for {num_clusters} logits; it must give a weight for each",
+    )
+    check_simplex(rule, weights)

@@ -143,6 +143,8 @@ def test_the_floor_of_a_one_hot_router_by_hand() -> None:
 def test_a_floor_that_leaves_no_choice_is_refused(floor: float) -> None:
     with pytest.raises(InputError, match=f"floor is {floor}; with 4 adaptors it must be below 0.25"):
         Router(floor=floor).mixture(torch.zeros(4))
+    with pytest.raises(InputError, match=f"floor is {floor}; with 4 adaptors it must be below 0.25"):
+        Floral(nn.Linear(8, 8), num_clusters=4, rank=1, router=Router(floor=floor))  # before any input
 
 
 def test_noise_is_uniform_on_the_logits_in_training_only() -> None:
