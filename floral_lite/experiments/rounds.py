@@ -61,7 +61,7 @@ def curves(
     require(
         len(everything) > 0,
         f"{folder} has no {value} for the figure {name} in the columns {[c.name for c in filled.columns]}; "
-        f"fill it with `floral-lite table {name} --out {folder}`, or choose other columns",
+        f"fill it with `floral-lite table {name} --out {folder}`, or choose other columns or another value",
     )
     keys_and_round = ["column", "row", "column_label", "row_label", "round"]
     grouped = everything.groupby(keys_and_round, sort=False)["value"]
