@@ -82,7 +82,7 @@ notebooks: $(INSTALLED)
 # Assignments for nbgrader, see book/lecturers.md: make coursework FOLDER=../course CHAPTERS="03 07"
 FOLDER := _build/coursework
 coursework: $(INSTALLED)
-	$(INSTALL) $(HASHED) book/_ext/coursework.lock
+	$(INSTALL) $(HASHED) book/_ext/coursework.lock || $(BIN)/python -m pip install --quiet $(HASHED) book/_ext/coursework.lock
 	$(BIN)/python book/_ext/coursework.py $(FOLDER) $(CHAPTERS)
 
 clean:

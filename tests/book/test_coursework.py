@@ -240,6 +240,19 @@ def test_the_page_for_lecturers_says_what_is_there() -> None:
     exec(own_task, {"print": lambda accuracy: None})
 
 
+def test_nbgrader_is_asked_of_pip_where_uv_cannot_install(tmp_path: Path) -> None:
+    for name, does in {"uv": "exit 2", "python": 'echo "$@"'}.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{does}\n", encoding="utf-8")
+        (tmp_path / name).chmod(0o755)
+    (tmp_path / "installed").touch()
+    made = ["make", "--silent", "coursework", f"BIN={tmp_path}", f"INSTALLED={tmp_path / 'installed'}"]
+    said = subprocess.run(made, cwd=chapters.ROOT, check=True, capture_output=True, text=True).stdout
+    asked, then = said.splitlines()
+    assert asked.startswith("-m pip install")
+    assert asked.endswith("book/_ext/coursework.lock")
+    assert then.startswith("book/_ext/coursework.py")
+
+
 def test_solutions_are_folded_in_notebooks() -> None:
     notebook = chapter()
     chapters.mend("twice", notebook)
