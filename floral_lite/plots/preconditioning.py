@@ -13,7 +13,7 @@ def valley(
 ) -> Picture:
     """Left the paths of two numbers u and v over the contours of (u v - target)^2 / 2, right their products.
 
-    Dots are steps. A path that leaves the picture, or is not finite any more, ends there.
+    Dots are steps. A path may leave the picture and come back; it ends where it is not finite any more.
 
     Args:
         paths: by the name of the rule: (u, v) at each step, shape (steps + 1, 2).
