@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pytest
 from matplotlib.colors import to_rgb
 
-from floral_lite import InputError, plots
+from floral_lite import InputError, plots, tasks, train
 from floral_lite.federation import History, Round
 from floral_lite.methods import METHODS
 from floral_lite.plots import adaptors, convolutions, norms
@@ -69,6 +69,18 @@ def test_curves_draw_the_evaluated_rounds_in_per_cent() -> None:
     (line,) = plots.curves({"one": history()}).axes[0].lines
     assert line.get_xdata().tolist() == [1, 3]
     assert line.get_ydata().tolist() == pytest.approx([30, 90])
+
+
+def test_curves_are_means_over_samples_as_their_axis_says() -> None:
+    task = tasks.load("digits-label-groups")  # its clients have 12 to 23 test samples
+    run = train(task, METHODS["fedavg"](task.model), rounds=1, seed=0).history
+    (axis,) = plots.curves({"one": run}).axes
+    of_clients = run.last_evaluated.client_accuracy
+    assert of_clients is not None
+    over_samples = 100 * np.average(of_clients, weights=[len(shard) for shard in task.test])
+    assert axis.lines[0].get_ydata().tolist() == [pytest.approx(over_samples)]
+    assert abs(over_samples - 100 * np.mean(of_clients)) > 0.1
+    assert axis.get_ylabel().endswith("mean over samples")
 
 
 def test_curves_know_their_values() -> None:

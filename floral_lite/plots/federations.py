@@ -26,9 +26,9 @@ from .style import (
 
 MIXTURE_WEIGHT = r"mixture weight $\pi_c^k$"
 VALUES = {
-    "test_accuracy": "test accuracy (%), mean over clients",
-    "test_loss": "test loss, mean over clients",
-    "train_loss": "training loss, mean over clients",
+    "test_accuracy": "test accuracy (%), mean over samples",
+    "test_loss": "test loss, mean over samples",
+    "train_loss": "training loss, mean over samples",
     "mismatch": "mismatch of the mixtures (0 to 2)",
 }
 
@@ -73,6 +73,9 @@ def _of_one(series: Sized) -> str | None:
 
 def curves(histories: Mapping[str, History], value: str = "test_accuracy") -> Picture:
     """A number of each run over the rounds; a run that has it nowhere, as a regression no accuracy, no line.
+
+    Accuracy and losses are means over samples: a client with more of them counts more. In
+    `accuracy_per_cluster` all clients count alike.
 
     Args:
         histories: the runs by their label, one at least.

@@ -20,7 +20,9 @@ def progress(
     rounds: int = 100,
     again: Picture | None = None,
 ) -> Picture:
-    """Accuracy and loss of runs on their way: thick the mean over clients, thin each cluster's.
+    """Accuracy and loss of runs on their way: thick the mean over all test samples, thin each cluster's.
+
+    A cluster's is the plain mean over its clients.
 
     Runs from before are thin and grey, with their name at the end of the line.
 
