@@ -314,6 +314,13 @@ def test_rows_that_cannot_be_drawn(frame: pd.DataFrame) -> None:
         make(frame.assign(task=frame["task"].replace("rotate", None)))
 
 
+@pytest.mark.parametrize("part", ["rank", "method"])  # a slider, the lines
+def test_values_that_read_alike_are_refused(frame: pd.DataFrame, part: str) -> None:
+    apart = frame[part].map({value: 0.1 + place * 1e-9 for place, value in enumerate(frame[part].unique())})
+    with pytest.raises(InputError, match=rf"column '{part}' has the values 0.1 and 0.100\d+, .* as 0.1 both"):
+        make(frame.assign(**{part: apart}))
+
+
 def test_a_path_may_come_back_to_where_it_was(frame: pd.DataFrame) -> None:
     make(frame[OWN].assign(step=[0, 1, 2, 1, 0] * 12))
 

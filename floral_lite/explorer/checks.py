@@ -7,7 +7,7 @@ import numpy as np
 
 from ..errors import InputError, require
 from ..plots import COLOURS
-from .values import is_scale, numbers
+from .values import Value, is_scale, numbers, text, values
 
 if TYPE_CHECKING:
     from .explorer import Explorer
@@ -63,7 +63,7 @@ def check_columns(explorer: "Explorer") -> None:
 
 
 def check_numbers(explorer: "Explorer") -> None:
-    """The axes have numbers to draw, the sliders and lines have a value in every row."""
+    """The axes have numbers to draw, the sliders and lines have a value in every row, each its own name."""
     frame = explorer.frame
     for column in (explorer.x, *measured(explorer)):
         require(
@@ -88,6 +88,14 @@ def check_numbers(explorer: "Explorer") -> None:
         require(
             not frame[column].isna().any(), f"column {column!r} has empty rows; drop them or fill them in"
         )
+        read: dict[str, Value] = {}
+        for value in values(frame[column]):
+            other = read.setdefault(text(value), value)
+            require(
+                other == value,
+                f"column {column!r} has the values {other!r} and {value!r}, which a reader sees as "
+                f"{text(value)} both; round them, or give them names",
+            )
     require(
         len(explorer.lines) <= len(COLOURS),
         f"colour: column {explorer.colour!r} has {len(explorer.lines)} values; at most {len(COLOURS)} lines "

@@ -40,8 +40,9 @@ class Explorer:
         start: the value a slider starts from; by default its first.
 
     Raises:
-        InputError: a column is missing or holds no numbers, a combination of the sliders has no rows, rows
-            of one point differ in a column that has no part, or the numbers take more than 300 kB.
+        InputError: a column is missing or holds no numbers, two values of a slider or of `colour` read alike,
+            a combination of the sliders has no rows, rows of one point differ in a column that has no
+            part, or the numbers take more than 300 kB.
 
     Example:
         >>> import pandas as pd
