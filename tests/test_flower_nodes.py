@@ -18,12 +18,12 @@ from .flower_grid import LocalGrid
 
 
 def answering(claims: dict[int, Any]) -> LocalGrid:
-    """Nodes 100, 101, ... that claim to be clients; None answers with an error."""
+    """Nodes 100, 101, ... that claim to be clients, or answer with an error."""
 
     def app(message: Message, context: Context) -> Message:
         claim = claims[context.node_id]
-        if claim is None:
-            return Message(Error(1, "no app"), reply_to=message)
+        if isinstance(claim, Error):
+            return Message(claim, reply_to=message)
         return Message(RecordDict({"metrics": MetricRecord({"client": claim})}), reply_to=message)
 
     return LocalGrid(app, len(claims))  # type: ignore[arg-type]
@@ -51,12 +51,21 @@ def test_a_slow_answer_counts_when_it_comes() -> None:
     assert len(grid.sent) == 2
 
 
-@pytest.mark.parametrize("claim", [3, -1, 0.5, float("nan"), [1], None])
+@pytest.mark.parametrize("claim", [3, -1, 0.5, float("nan"), [1], Error(1, "no app")])
 def test_a_claim_that_means_nothing_is_not_believed(claim: Any, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING, "flwr")
     grid = answering({100: 0, 101: claim})
     assert listen(Nodes(3), grid) == {0: 100}
     assert any("node 101 takes no part" in line for line in caplog.messages)
+
+
+@pytest.mark.parametrize("claim", [[1] * 100_000, Error(1, "x\n" * 100_000)], ids=["claim", "error"])
+def test_what_a_node_says_fills_no_log(claim: Any, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING, "flwr")
+    grid = answering({100: 0, 101: claim})
+    assert listen(Nodes(3), grid) == {0: 100}
+    assert caplog.messages
+    assert all(len(line) < 600 and "\n" not in line for line in caplog.messages)
 
 
 def test_of_two_that_are_the_same_client_the_newer_waits(caplog: pytest.LogCaptureFixture) -> None:

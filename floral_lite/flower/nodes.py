@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Collection
+from textwrap import shorten
 
 from flwr.app import Message, MessageType, RecordDict
 from flwr.serverapp import Grid
@@ -98,5 +99,6 @@ class Nodes:
                 if client not in range(self.num_clients):
                     raise ValueError(f"it says that it is client {client:g} of {self.num_clients}")
                 self.client_of[node] = int(client)
-            except Exception as error:  # nothing that a node says may end the run
-                logger.warning("node %d takes no part: %s", node, reply.error if reply.has_error() else error)
+            except Exception as error:  # nothing that a node says may end the run, or fill the log
+                reason = str(reply.error if reply.has_error() else error)
+                logger.warning("node %d takes no part: %s", node, shorten(reason, 500))
