@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'floral-lite[flower]'")
 
@@ -24,6 +25,7 @@ from floral_lite.flower.asking import LONGEST, Asking, told_router
 from floral_lite.flower.messages import BadMessage
 from floral_lite.flower.resume import TOLD
 from floral_lite.methods import ROUTER, Method
+from floral_lite.models import seeded
 
 from .flower_grid import LocalGrid
 from .test_clustering import METHODS, right, two_kinds
@@ -263,6 +265,31 @@ def test_a_client_needs_its_own_data_only_and_a_server_none(tmp_path: Path) -> N
     loaded = load_checkpoint(tmp_path / "server")
     assert loaded is not None
     assert_same(loaded[0], before, tolerance=0)
+
+
+class OnFrozen(nn.Module):
+    """A network behind a frozen layer in half precision."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.frozen = nn.Linear(6, 6).bfloat16().requires_grad_(False)
+        self.head = nn.Linear(6, 3).double()
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        features = self.frozen(inputs.bfloat16()).double()
+        outputs: torch.Tensor = self.head(torch.relu(features))
+        return outputs
+
+
+def test_what_is_frozen_is_not_sent_and_may_be_in_half_precision(tmp_path: Path) -> None:
+    task = replace(two_kinds(participation=1.0, rounds=2), model=seeded(OnFrozen, 0))
+    method = methods.Ensemble(task.model, 2, routing="clustered")
+    flown = Flown(task, method, tmp_path)
+    questions = [s[1] for s in flown.grid.sent if s[1].metadata.message_type == "train.ask"]
+    assert len(questions) == 20
+    for question in questions:
+        assert set(question.content.array_records["arrays"]) == {"shared/head.weight", "shared/head.bias"}
+    assert_same(flown.federation, train(task, method, seed=SEED, engine="loop"))
 
 
 def test_sums_and_modifiers_are_refused(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -16,6 +16,7 @@ from ..federation.clients import size
 from ..federation.precision import arithmetic
 from ..federation.runs import Run
 from ..methods import ROUTER
+from ..methods.base import trainable
 from ..roles import Roles
 from ..router import leaning_logits
 from .messages import ARRAYS, CONFIG, METRICS, check, from_arrays, logger, number, read_num_samples, to_arrays
@@ -70,7 +71,7 @@ class Asking:
     @property
     def arrays(self) -> ArrayRecord:
         """The model at which clients take their gradients."""
-        return to_arrays(whole(self.run.task.model))
+        return to_arrays(trained(self.run.task.model))
 
     def whom(self, round_number: int) -> list[int]:
         """The clients to ask in a round: those whose turn it is, and those who have not answered yet."""
@@ -108,9 +109,9 @@ class Asking:
         return [of_client.get(client, -1) for client in range(self.run.task.num_clients)]
 
 
-def whole(model: nn.Module) -> Roles:
-    """All parameters of a model, as something that is shared."""
-    return Roles({name: parameter.detach() for name, parameter in model.named_parameters()}, {}, {})
+def trained(model: nn.Module) -> Roles:
+    """The parameters that are trained, as something that is shared. Frozen ones never travel."""
+    return Roles({name: parameter.detach() for name, parameter in trainable(model).items()}, {}, {})
 
 
 def answer(run: Run, client: int, message: Message, weighted: bool, mods: Sequence[Any]) -> RecordDict:
@@ -143,7 +144,7 @@ def answer(run: Run, client: int, message: Message, weighted: bool, mods: Sequen
         "asks for would be sent past them; leave mods out, or use routing='learned'",
     )
     task = replace(run.task, model=copy.deepcopy(run.task.model))
-    parameters = whole(task.model)
+    parameters = trained(task.model)
     parameters.copy_(from_arrays(message.content.array_records[ARRAYS], parameters))
     with arithmetic("float32"):
         gradients, loss = first_gradient(task, task.train[client])
