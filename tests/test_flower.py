@@ -396,6 +396,25 @@ def test_a_server_that_is_started_again_goes_on(tmp_path: Path) -> None:
     assert History.load(tmp_path / "killed" / "server" / "history.json").rounds == whole_rounds(resumed)
 
 
+def test_one_server_at_a_time_is_at_work_in_a_folder(tmp_path: Path) -> None:
+    """Two would ask the same clients for different rounds, and the later file would be neither's."""
+    task = a_task(rounds=2)
+    method = make("floral", task)
+    tried = []
+
+    def start_another(client: int, message: Message, reply: Message) -> list[Message]:
+        if not tried:
+            tried.append(client)
+            with pytest.raises(InputError, match="another process is at work in the folder"):
+                Flown(task, method, tmp_path / "one")
+        return [reply]
+
+    flown = Flown(task, method, tmp_path / "one", meddle=start_another)
+    assert len(tried) == 1
+    assert_same(flown.federation, Flown(task, method, tmp_path / "alone").federation, tolerance=0)
+    assert {path.name for path in (tmp_path / "one" / "server").iterdir()} == {"history.json", "round-000002"}
+
+
 def whole_rounds(flown: Flown) -> list[Any]:
     return flown.server.history.rounds
 

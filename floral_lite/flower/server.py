@@ -7,6 +7,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from ..errors import real_number, require
+from ..files import alone_in
 from .client import Make
 from .messages import logger
 from .strategy import RolesStrategy
@@ -21,7 +22,8 @@ def server_app(make: Make, folder: Path | str, *, timeout: float = 3600.0, **cho
     Args:
         make: makes the run out of the app's configuration, as for `client_app`. Its data are not used
             here: a server that has none gives a task of `Population(K, lambda k: example)`.
-        folder: where checkpoints and, at the end, history.json are; one folder a federation.
+        folder: where checkpoints and, at the end, history.json are; one folder a federation, with one server
+            at work in it: another one is refused.
         timeout: seconds, > 0, that a round waits for replies.
         choices: `min_replies`, `patience`, `clip_norm` and the others of RolesStrategy.
 
@@ -41,10 +43,12 @@ def server_app(make: Make, folder: Path | str, *, timeout: float = 3600.0, **cho
     @app.main()
     def main(grid: Grid, context: Context) -> None:
         """The whole run."""
-        strategy = RolesStrategy(make(context.run_config), folder, **choices)
-        if strategy.remaining:
-            strategy.start(grid, strategy.arrays, num_rounds=strategy.remaining, timeout=timeout)
-        strategy.history.save(Path(folder) / "history.json", replace=True)
+        # or a second server would ask the same clients for rounds that the first has behind it
+        with alone_in(Path(folder)):
+            strategy = RolesStrategy(make(context.run_config), folder, **choices)
+            if strategy.remaining:
+                strategy.start(grid, strategy.arrays, num_rounds=strategy.remaining, timeout=timeout)
+            strategy.history.save(Path(folder) / "history.json", replace=True)
         logger.info("%d rounds are done; they are kept in %s", len(strategy.history.rounds), folder)
 
     return app
