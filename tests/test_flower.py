@@ -475,6 +475,37 @@ def test_a_method_that_shares_nothing_is_refused(tmp_path: Path) -> None:
         Flown(task, make("local", task), tmp_path)
 
 
+class OtherWeights(methods.FLoRAL):
+    """Averages with other weights than those that its networks are mixed with."""
+
+    name = "other-weights"
+
+    def mixture(self, private: dict[str, torch.Tensor]) -> torch.Tensor:
+        return (3 * private[ROUTER]).softmax(dim=-1)
+
+
+class NoRouter(methods.FLoRAL):
+    """Loses what is private."""
+
+    name = "no-router"
+
+    def finish(self, client: Roles, start: Roles) -> Roles:
+        return client._replace(private={})
+
+
+@pytest.mark.parametrize("kind", [OtherWeights, NoRouter])
+def test_a_method_of_one_s_own_that_the_engines_refuse_is_refused(
+    kind: type[methods.FLoRAL], tmp_path: Path
+) -> None:
+    """Else the one would train something else than its networks, and the other nothing, in every round."""
+    task = a_task(rounds=1)
+    with pytest.raises(InputError) as engine:
+        train(task, kind(task.model, 2, rank=1), seed=SEED, engine="loop")
+    with pytest.raises(InputError, match=kind.__name__) as flower:
+        Flown(task, kind(task.model, 2, rank=1), tmp_path)
+    assert str(flower.value) == str(engine.value)
+
+
 @pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16], ids=str)
 def test_a_model_in_half_precision_is_refused(kind: torch.dtype, tmp_path: Path) -> None:
     """Its weights would not sum to N^k, and of bfloat16 NumPy knows nothing."""

@@ -8,6 +8,7 @@ import torch
 from ..errors import require
 from ..federation.begin import go_on
 from ..federation.checkpoint import load_checkpoint
+from ..federation.own_method import check_own
 from ..federation.record import new_history
 from ..federation.runs import Federation, Run, initial_state
 from ..federation.server import first_moments
@@ -28,9 +29,9 @@ def begin(run: Run, folder: Path | str) -> Federation:
         by which clients tell their files apart, and the clusters that clients are told.
 
     Raises:
-        InputError: the method has nothing that a server could average, or parameters in half precision; the
-            task's details have the name "federation" or "told"; or the checkpoint is of another run, or has
-            more rounds than are wanted.
+        InputError: the method has nothing that a server could average, or parameters in half precision, or
+            is one of a user's own that the engines refuse; the task's details have the name "federation" or
+            "told"; or the checkpoint is of another run, or has more rounds than are wanted.
     """
     for name in (NAME, TOLD):
         require(
@@ -40,6 +41,7 @@ def begin(run: Run, folder: Path | str) -> Federation:
         )
     settings = run.task.settings
     first = initial_state(run, settings, torch.device("cpu"), slice(1))
+    check_own(run.method, first, run.task, "loop")
     history = new_history(run.task, run.method, first, settings, run.seed, torch.device("cpu"), "flower")
     averaged = first._replace(private={})
     require(

@@ -58,8 +58,9 @@ class RolesStrategy(Strategy):
         weighted: clients send parameters multiplied by their weights.
 
     Raises:
-        InputError: the run's method shares nothing, or parameters in half precision; an argument is out of
-            range or asks of sums what needs single replies; or the checkpoint is of another run.
+        InputError: the run's method shares nothing, or parameters in half precision, or is one of a user's
+            own that the engines refuse; an argument is out of range or asks of sums what needs single
+            replies; or the checkpoint is of another run.
 
     Attributes:
         history: every round's numbers; rounds without enough good replies have the training loss NaN.
