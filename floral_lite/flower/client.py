@@ -171,7 +171,8 @@ def client_app(
     """A Flower ClientApp that trains one client of a federation.
 
     The client's number is the SuperNode's `partition-id`, which a simulation sets by itself. A SuperNode
-    with a `folder` in its `--node-config` keeps its own file there.
+    with a `folder` in its `--node-config` keeps its own file there. Of an error Flower tells the server the
+    text, so what `make` and the task raise must not name what is private.
 
     Args:
         make: makes the run out of the app's configuration and the SuperNode's, which may say where its

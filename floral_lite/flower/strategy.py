@@ -176,7 +176,7 @@ class RolesStrategy(Strategy):
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Ask every client that is connected for its test score, in the rounds that are evaluated."""
+        """Ask every client that is known to be there for its test score, in the rounds that are evaluated."""
         # a wrapper, such as one for differential privacy, may have changed the average
         self.state = from_arrays(arrays, self.state)
         done, every = len(self.history.rounds), self.settings.evaluate_every
