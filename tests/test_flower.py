@@ -560,8 +560,23 @@ def test_a_client_that_diverges_downwards_keeps_what_it_had(
     caplog.set_level(logging.WARNING, "flwr")
     task = a_task(rounds=1)
     Flown(task, make("fedper", task), tmp_path)
-    assert sum("came to parameters that are not finite" in line for line in caplog.messages) == 4
+    assert sum("came to parameters or a loss" in line for line in caplog.messages) == 4
     assert list((tmp_path / "clients").rglob("*.safetensors")) == []
+
+
+def test_a_client_whose_loss_alone_diverges_keeps_what_it_had(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of 1e25 the square is infinite in single precision, its gradient is not: the server drops the reply."""
+    task = single(make_task(network, normal(4), outputs=3, loss=nn.functional.mse_loss, rounds=1))
+    task = replace(task, train=[Shard(inputs, targets.float()) for inputs, targets in task.train])
+    task.train[1].targets.fill_(1e25)
+    caplog.set_level(logging.WARNING, "flwr")
+    flown = Flown(task, make("local-adaptor", task), tmp_path)
+    assert [client for client in range(5) if flown.own(client).exists()] == [0, 2, 3]
+    (line,) = caplog.messages
+    assert "client 1 is dropped" in line
+    assert "learning rates" in line
 
 
 def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """The client's half over Flower: its local steps on its own data, its router in its own file."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -85,7 +86,7 @@ class Client:
             weighted: send N^k u^k and pi_c^k N^k a_c^k in place of u^k and a_c^k.
 
         Raises:
-            DivergenceError: the parameters are no longer finite. What is kept stays as it was.
+            DivergenceError: the parameters or the loss are no longer finite. What is kept stays as it was.
         """
         kept = self.kept(self.number)
         after, loss = self.trained(self.start(kept), self.method, self.number)
@@ -95,10 +96,11 @@ class Client:
             for role in after
             for name, tensor in role.items()
         ]
-        if not all(finite):
+        # a square may be infinite where its gradient is not
+        if not (all(finite) and math.isfinite(loss)):
             raise DivergenceError(
-                f"in round {self.number} client {self.client} came to parameters that are not finite, with "
-                f"loss {loss}; it keeps those from before: give all clients a tenth of the learning rates"
+                f"in round {self.number} client {self.client} came to parameters or a loss ({loss}) that are "
+                "not finite; it keeps what it had before: give all clients a tenth of the learning rates"
             )
         num_samples = size(self.task.train, self.client)
         mixture = self.method.mixture(after.private).detach().double().cpu()
