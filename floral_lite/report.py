@@ -33,8 +33,8 @@ def summary(history: History) -> pd.Series:
 
     Returns:
         Accuracy in per cent (mean over clients, weighted by test samples; then the plain mean over
-        each cluster's clients), test loss, how well the mixtures recover the clusters,
-        parameters, bytes and seconds.
+        each cluster's clients), test loss, how well the mixtures recover the clusters where there
+        are two or more, parameters, bytes and seconds.
 
     Raises:
         InputError: no round was evaluated yet.
@@ -46,7 +46,9 @@ def summary(history: History) -> pd.Series:
         for cluster, clients in history.clients().groupby("cluster"):
             rows[f"  of cluster {cluster} (%)"] = f"{100 * clients['accuracy'].mean():.1f}"
     rows["test loss"] = f"{last.test_loss:.4f}"
-    if last.mixture is not None and len(last.mixture[0]) > 1:
+    # all in one cluster: either nobody has said who is alike, or there is nothing to tell apart
+    known = len(set(history.clusters)) > 1
+    if known and last.mixture is not None and len(last.mixture[0]) > 1:
         rows["clusters recovered (adjusted Rand index)"] = f"{recovered(last.mixture, history.clusters):.2f}"
         rows["mismatch of the mixtures (0 to 2)"] = f"{last.mismatch:.2f}"
     base, added = history.parameters["base"], history.parameters["added"]
