@@ -7,10 +7,10 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
 
-from floral_lite import InputError, Settings, methods, tasks, train
+from floral_lite import InputError, Settings, methods, personal_model, tasks, train
 from floral_lite.data import FlipAndCrop
 from floral_lite.models import mlp
 
@@ -106,6 +106,28 @@ def test_a_loss_of_ones_own_gets_numbers_as_they_are_and_labels_as_torch_wants_t
     assert task.train[0].targets.dtype == torch.int64
 
 
+def test_a_sample_may_have_labels_at_every_place() -> None:
+    class LabelsLast(nn.Conv1d):
+        def forward(self, inputs: Tensor) -> Tensor:
+            return super().forward(inputs).transpose(1, -1)
+
+    def loss(outputs: Tensor, targets: Tensor) -> Tensor:
+        return functional.cross_entropy(outputs.transpose(1, -1), targets)
+
+    rng = np.random.default_rng(0)
+    texts = {
+        name: (rng.normal(size=(n, 2, 6)), rng.integers(0, 4, (n, 6))) for name, n in (("a", 5), ("b", 9))
+    }
+    task = tasks.from_clients(texts, model=LabelsLast(2, 4, 3, padding=1), loss=loss)
+    method = methods.FLoRAL(task.model, 2, rank=1)
+    ends = [train(task, method, rounds=2, engine=engine) for engine in ("fast", "loop")]
+    for one, other in zip(*(end.state.tensors() for end in ends), strict=True):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
+    inputs, targets = task.test[1]
+    right = personal_model(task, method, ends[0], 1)(inputs).argmax(dim=-1) == targets
+    assert ends[0].history.evaluated[-1].client_accuracy[1] == pytest.approx(float(right.double().mean()))
+
+
 @pytest.mark.parametrize("kind", [bool, np.int64, np.float32])
 def test_what_a_loss_compares_with_the_outputs_has_their_precision(kind: type) -> None:
     answers = (LABELS > 0).astype(kind)[:, None]
@@ -128,7 +150,7 @@ def test_what_a_loss_compares_with_the_outputs_has_their_precision(kind: type) -
         ({"clusters": [0, 0, 1]}, "clusters is a list; it must be a dictionary"),
         (
             {"test": {"north": PAIRS["north"]}},
-            "test must name the same clients, and ['east', 'south']",
+            "test must name the same clients, and ['east', 'south'] are in one of them only: keep some",
         ),
         (
             {"clusters": {**dict.fromkeys(PAIRS, 0), "west": 1, 3: 1}},

@@ -203,7 +203,7 @@ def check_targets(task: Task, of_labels: bool, numbers: bool) -> None:
                 f"{told} of shape {tuple(targets.shape)}, and the model's outputs have shape "
                 f"{(len(targets), *outputs.shape[1:])}: give targets of shape "
                 f"{(len(targets), *wanted)}, such as targets[:, None] for one output, targets[:, 0] for "
-                "labels",
+                "labels; if a sample has many labels, the model's last axis must be theirs: (N, ..., labels)",
             )
             require(
                 not numbers or targets.is_floating_point(),

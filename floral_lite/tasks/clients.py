@@ -53,9 +53,10 @@ def from_clients(
     Args:
         train: each client's inputs (N, ...), read as by `from_arrays`, and targets by the client's name, in
             the order of the task's clients. Targets are labels from 0 on, shape (N,); with a loss that
-            compares outputs one by one, numbers of the outputs' shape, (N, outputs).
-        test: the same clients' test data; if None, a share of each client's samples is kept for tests,
-            chosen by the seed.
+            compares outputs one by one, numbers of the outputs' shape, (N, outputs). Labels of every word
+            or pixel, (N, ...), need outputs (N, ..., labels) and a loss of your own of the two.
+        test: the same clients' test data, at least one sample each; if None, a share of each client's
+            samples is kept for tests, chosen by the seed.
         model: the base model, which is copied, or what builds it.
         clusters: what is known of each client's group, by the client's name: any word or number. Only
             optimal routing and reports look at it. None if nothing is known.
@@ -87,9 +88,11 @@ def from_clients(
             f"dict(enumerate({other}))",
         )
         missing = sorted(map(str, given.keys() ^ train.keys()))
+        way_out = ": keep some training samples for those, or leave test out" if other == "test" else ""
         require(
             not missing,
-            f"train and {other} must name the same clients, and {missing[:3]} are in one of them only",
+            f"train and {other} must name the same clients, and {missing[:3]} are in one of them only"
+            f"{way_out}",
         )
     names = list(train)
 
