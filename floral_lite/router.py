@@ -58,7 +58,8 @@ class Router:
 
         Args:
             router_logits: theta, shape (..., C); -inf stands for a weight of exactly 0.
-            draws: in training, what the noise is made of: uniform in [0, 1), shape (..., C).
+            draws: in training, what the noise is made of: uniform in [0, 1), shape (..., C). None if the
+                router's `noise` is 0: make a rule of your own that draws, such as Gumbel's, with noise=1.
 
         Returns:
             pi, shape (..., C), at least the floor, each row sums to 1.

@@ -1,6 +1,7 @@
 """A method of a user's own: what it may do wrong is told in a sentence, and what it may do agrees."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from floral_lite import Floral, InputError, Router, Task, methods, train
+from floral_lite import Floral, InputError, Router, Task, methods, personal_model, train
 from floral_lite.adaptors import KINDS, VectorAdaptor
 from floral_lite.factored import Blend
 from floral_lite.methods import ROUTER, Method, Part
@@ -345,6 +346,70 @@ class InTurns(PartlyPrivate):
         return chosen
 
 
+class Fair(Method):
+    """q-FedAvg with L = 1 / eta: one cluster, whose average has weights of the clients' own."""
+
+    name = "fair"
+    remembers_start = True
+    q, lipschitz = 2.0, 10.0
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+
+    def initialise(self, clusters: Tensor, seed: int) -> Roles:
+        one = {name: tensor[None] for name, tensor in self.model.named_parameters()}
+        numbers = torch.ones(len(clusters), dtype=torch.float64)
+        return Roles({}, one, {"loss": numbers, "weight": numbers})
+
+    def parts(self, client: Roles, draws: Tensor | None = None) -> dict[str, Part]:
+        axis = client.private["loss"].dim()
+        return {name: tensor.squeeze(axis) for name, tensor in client.clustered.items()}
+
+    def candidates(self, client: Roles) -> list[dict[str, Part]]:
+        return [self.parts(client)]
+
+    def begin(self, client: Roles, losses: Tensor | None) -> Roles:
+        assert losses is not None
+        return client._replace(private=client.private | {"loss": losses[..., 0]})
+
+    def finish(self, client: Roles, start: Roles) -> Roles:
+        loss = client.private["loss"]
+        moved = {name: tensor - start.clustered[name] for name, tensor in client.clustered.items()}
+        # h = q F^(q - 1) |L moved|^2 + L F^q, and the server steps by sum_k F^q L moved / sum_k h
+        squares = torch.stack([way.square().flatten(loss.dim()).sum(dim=-1) for way in moved.values()])
+        far = self.lipschitz**2 * squares.sum(dim=0)
+        weight = self.q * loss ** (self.q - 1) * far + self.lipschitz * loss**self.q
+        share = self.lipschitz * loss**self.q / weight
+        sent = {
+            name: start.clustered[name] + share.reshape(share.shape + (1,) * (way.dim() - share.dim())) * way
+            for name, way in moved.items()
+        }
+        return Roles({}, sent, {"loss": loss, "weight": weight})
+
+    def mixture(self, private: dict[str, Tensor]) -> Tensor:
+        return private["weight"][..., None]
+
+
+class Falling(Shared):
+    """A learning rate that is halved after every round."""
+
+    def initialise(self, clusters: Tensor, seed: int) -> Roles:
+        state = super().initialise(clusters, seed)
+        return state._replace(shared=state.shared | {"rounds": torch.zeros(1, dtype=torch.float64)})
+
+    def parts(self, client: Roles, draws: Tensor | None = None) -> dict[str, Part]:
+        return {name: tensor for name, tensor in client.shared.items() if name != "rounds"}
+
+    def precondition(self, client: Roles, gradients: Roles) -> Roles:
+        factor = 0.5 ** client.shared["rounds"]
+        return gradients.map(
+            lambda g: factor.reshape(factor.shape[:-1] + (1,) * (g.dim() - factor.dim() + 1)) * g
+        )
+
+    def finish(self, client: Roles, start: Roles) -> Roles:
+        return client._replace(shared=client.shared | {"rounds": client.shared["rounds"] + 1})
+
+
 def test_noise_of_a_method_s_own_is_taken(task: Task) -> None:
     train(task, Noisy(task.model), rounds=1)
 
@@ -363,6 +428,58 @@ def test_clients_may_keep_control_variates(task: Task) -> None:
 def test_head_and_body_may_take_turns(task: Task) -> None:
     method = InTurns(task.model, ["2.weight", "2.bias"])
     agree(*(train(task, method, engine=engine) for engine in ("fast", "loop")))
+
+
+def test_a_client_may_choose_its_weight_in_the_average() -> None:
+    task = make_task(lambda: nn.Linear(4, 3), normal(4), batch_size=100, rounds=1, participation=1.0)
+    method = Fair(task.model)
+    fast, loop = (train(task, method, engine=engine) for engine in ("fast", "loop"))
+    agree(fast, loop)
+    top, bottom = [torch.zeros_like(weight) for weight in task.model.parameters()], torch.zeros(())
+    for inputs, targets in task.train:  # a round of one step, with the whole shard: moved = -gradient / L
+        loss = nn.functional.cross_entropy(task.model(inputs), targets)
+        gradients = torch.autograd.grad(loss, [*task.model.parameters()])
+        loss, num_samples = loss.detach(), len(targets)
+        squares = torch.stack([gradient.square().sum() for gradient in gradients]).sum()
+        bottom = bottom + num_samples * (2 * loss * squares + 10 * loss**2)
+        for total, gradient in zip(top, gradients, strict=True):
+            total += num_samples * loss**2 * gradient
+    for (name, weight), total in zip(task.model.named_parameters(), top, strict=True):
+        torch.testing.assert_close(fast.state.clustered[name][0], weight.detach() - total / bottom)
+
+
+def test_a_learning_rate_may_fall() -> None:
+    still = {"shuffle": False, "participation": 1.0}
+    task = make_task(lambda: nn.Linear(4, 3), normal(4), **still)
+    fast, loop = (train(task, Falling(task.model), engine=engine) for engine in ("fast", "loop"))
+    agree(fast, loop)
+    assert fast.state.shared.pop("rounds") == 3
+    for rate in (0.1, 0.05, 0.025):
+        method = methods.FedAvg(task.model)
+        task = replace(
+            task, model=personal_model(task, method, train(task, method, rounds=1, learning_rate=rate), 0)
+        )
+    for name, weight in task.model.named_parameters():
+        torch.testing.assert_close(fast.state.shared[name], weight.detach())
+
+
+class Gumbel(Router):
+    """Noise of another distribution than the uniform one."""
+
+    def mixture(self, router_logits: Tensor, draws: Tensor | None = None) -> Tensor:
+        if draws is not None:
+            router_logits = router_logits - (-draws.to(router_logits).clamp(min=1e-6).log()).log()
+        return router_logits.softmax(dim=-1)
+
+
+def test_a_rule_of_ones_own_gets_draws_where_the_router_has_noise(task: Task) -> None:
+    quiet, noisy = (
+        train(task, methods.FLoRAL(task.model, 2, rank=1, router=Gumbel(noise=noise)), rounds=1).state
+        for noise in (0.0, 1.0)
+    )
+    plain = train(task, methods.FLoRAL(task.model, 2, rank=1), rounds=1).state
+    assert torch.equal(quiet.private[ROUTER], plain.private[ROUTER])
+    assert not torch.equal(noisy.private[ROUTER], plain.private[ROUTER])
 
 
 def test_private_parameters_are_named_as_the_model_names_them(task: Task) -> None:

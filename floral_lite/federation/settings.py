@@ -21,7 +21,8 @@ class Settings:
         local_epochs: passes over a client's samples in a round, >= 1.
         batch_size: samples a local step, >= 1; the last, shorter batch of an epoch is used.
         shuffle: each epoch takes a client's samples in a new random order; if False, as they lie.
-        learning_rate: eta of the base and the adaptors, > 0.
+        learning_rate: eta of the base and the adaptors, > 0, the same in every round; for one that falls
+            see `Method`.
         router_learning_rate: eta of the routers, >= 0.
         momentum: of the clients' SGD, in [0, 1); it starts anew every round.
         weight_decay: of the clients' SGD, >= 0; the router has none.

@@ -59,7 +59,8 @@ class Method(ABC):
     `a.reshape(a.shape + (1,) * n)`. A method that answers otherwise for a stack than for each client is
     refused before the run begins; `engine="loop"` asks about one client at a time.
 
-    The server only averages, and applies the optimizer of `Settings`: a method cannot add a step to it.
+    The server only averages, and applies the optimizer of `Settings`: a method cannot add a step to it. For a
+    learning rate that falls `finish` counts rounds in a shared tensor, and `precondition` scales by it.
 
     Example:
         >>> class HalfBack(Method):
