@@ -32,7 +32,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator["BrowserContex
     with sync_playwright() as playwright:
         profile = tmp_path_factory.mktemp("profile")
         context = playwright.chromium.launch_persistent_context(
-            profile, executable_path=executable, args=FLAGS
+            profile, executable_path=executable, args=FLAGS, has_touch=True
         )
         yield context
         context.close()

@@ -166,6 +166,13 @@ def test_mouse_moves_the_slider_and_names_a_point(page: Page) -> None:
     assert page.locator(".tip").inner_text().startswith("FedAvg (0, ")
 
 
+def test_a_finger_names_a_point(page: Page) -> None:
+    stand(page, rank=1, part="half")
+    assert page.locator(".tip").is_hidden()
+    page.locator(".marker").first.tap(force=True)
+    assert page.locator(".tip").inner_text().startswith("FedAvg (0, ")
+
+
 def test_controls_are_named_for_a_screen_reader(page: Page) -> None:
     assert page.get_by_role("slider", name=NASTY, exact=True).count() == 1
     assert page.get_by_role("combobox", name="part").count() == 1
