@@ -112,7 +112,9 @@ def test_the_frame_has_one_row_a_round() -> None:
 
 def test_regression_has_no_accuracy_in_its_frame() -> None:
     rounds = [replace(entry, test_accuracy=None) for entry in history().rounds]
-    assert replace(history(), rounds=rounds).frame()["test_accuracy"].isna().all()
+    accuracy = replace(history(), rounds=rounds).frame()["test_accuracy"]
+    assert accuracy.isna().all()
+    assert accuracy.dtype == float  # else a plot of it would be refused
 
 
 def test_the_clients_table_shows_the_last_evaluated_round() -> None:

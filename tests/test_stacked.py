@@ -4,6 +4,7 @@ import copy
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from floral_lite import Federation, InputError, Task, methods, tasks, train
-from floral_lite.data import as_float
+from floral_lite.data import FlipAndCrop, as_float
 from floral_lite.federation import Pool, Run, rounds, stacked_rounds, train_runs
 from floral_lite.federation.memory import Memory
 from floral_lite.federation.recording import Steps
@@ -184,9 +185,21 @@ def test_a_stack_is_of_one_configuration() -> None:
     # of which a configuration knows the same name
     losses = (lambda outputs, targets, share=share: share * outputs.mean() for share in (1, 2))
     others = [replace(task, loss=loss) for loss in losses]
-    runs = [Run(other, methods.FedAvg(other.model), seed) for seed, other in enumerate(others)]
-    with pytest.raises(InputError, match="of different configurations"):
-        list(stacked_rounds(runs, task.settings))
+    crops = [replace(task, augment=FlipAndCrop(padding)) for padding in (1, 2)]
+    # of which it knows the layers only
+    frozen = replace(task, model=copy.deepcopy(task.model))
+    frozen.model[0].requires_grad_(False)
+    for pair in (others, crops, [task, frozen]):
+        runs = [Run(other, methods.FedAvg(other.model), seed) for seed, other in enumerate(pair)]
+        with pytest.raises(InputError, match="of different configurations"):
+            list(stacked_rounds(runs, task.settings))
+
+
+def test_each_run_of_a_stack_took_its_share_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = ragged_runs("chain", "fedavg")
+    monkeypatch.setattr(rounds, "time", SimpleNamespace(perf_counter=iter([4.0, 10.0]).__next__))
+    federations = train_runs(runs, runs[0].task.settings.with_changes(rounds=1))
+    assert [federation.history.rounds[0].seconds for federation in federations] == [2.0, 2.0, 2.0]
 
 
 @pytest.mark.parametrize("record", [None, replayed])
