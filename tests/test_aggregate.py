@@ -110,14 +110,14 @@ def test_of_many_clients_that_are_alike_the_average_is_the_same_in_half_precisio
 def test_clients_that_come_in_stacks_have_the_same_average(
     precision: torch.dtype, stacks: list[list[int]]
 ) -> None:
-    """As above: clients 3, 0 and 2 of four, and a cluster in which nobody has weight."""
+    """As above: clients 3, 0 and 2 of four, and a cluster in which nobody has weight to speak of."""
     before = state().map(lambda tensor: tensor.to(precision))
     sampled, num_samples = [3, 0, 2], torch.tensor([5.0, 1.0, 2.0])
     trained = [
         sent(u, a, theta).map(lambda tensor: tensor.to(precision))
         for u, a, theta in ((24, [28, 18, 99], 30), (8, [7, 100, 99], 31), (16, [14, 9, 99], 32))
     ]
-    mixture = torch.tensor([[0.4, 0.6, 0.0], [1.0, 0.0, 0.0], [0.25, 0.75, 0.0]])
+    mixture = torch.tensor([[0.4, 0.6, 1e-31], [1.0, 0.0, 0.0], [0.25, 0.75, 0.0]])
     sums = Sums(before, num_samples=8)
     for places in stacks:
         stacked = trained[0].with_tensors(

@@ -13,11 +13,13 @@ from floral_lite import InputError
 from floral_lite.models import seeded
 from floral_lite.seeds import stream
 
-# Every stream that a run of 50 rounds and 20 clients, and the making of its task, ask for.
+# Every stream that a run of 50 rounds and 20 clients, over Flower too, and the making of its task ask for.
 KEYS: list[tuple[str | int, ...]] = [
-    ("adaptors",), ("train",), ("test",), ("maps",),
+    ("adaptors",), ("train",), ("test",), ("split",), ("maps",),
+    *(("split", client) for client in range(20)),
     *(("samples", client) for client in range(20)),
     *(("clients", number) for number in range(1, 51)),
+    *(("layers", number) for number in range(1, 51)), *(("layers", number, 0) for number in range(1, 51)),
     *(("batches", number, client) for number in range(1, 51) for client in range(20)),
 ]  # fmt: skip
 
