@@ -291,16 +291,17 @@ def test_a_folder_with_another_run_is_left_alone(
 def test_a_folder_in_which_another_process_trains_is_left_to_it(
     more: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    command = ["run", "synthetic-linear", "--rounds", "1", "--device", "cpu", "--out", str(tmp_path / "run")]
-    with alone_in(tmp_path / "run"):
+    folder = tmp_path / "all" / "run"
+    command = ["run", "synthetic-linear", "--rounds", "1", "--device", "cpu", "--out", str(folder)]
+    with alone_in(folder):
         assert call(monkeypatch, *command, *more) == 2
         assert "another process is at work in the folder" in capsys.readouterr().err
-        assert [path.name for path in (tmp_path / "run").iterdir()] == [LOCK]
-    assert not (tmp_path / "run").exists()  # it was made for nothing
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / LOCK).touch()  # of a process that was killed
+        assert [path.name for path in folder.iterdir()] == [LOCK]
+    assert not folder.parent.exists()  # both were made for nothing
+    folder.mkdir(parents=True)
+    (folder / LOCK).touch()  # of a process that was killed
     assert call(monkeypatch, *command) == 0
-    assert LOCK not in {path.name for path in (tmp_path / "run").iterdir()}
+    assert LOCK not in {path.name for path in folder.iterdir()}
 
 
 def test_divergence_is_told_and_the_rounds_before_it_are_kept(

@@ -83,7 +83,12 @@ def test_rotation_keeps_shape_precision_and_the_original() -> None:
     before = images.clone()
     turned = rotate(images, 1, 8)
     assert (turned.shape, turned.dtype) == (images.shape, torch.float64)
+    assert not torch.equal(turned, turned.float().double())
     assert torch.equal(images, before)
+
+
+def test_what_turns_in_from_outside_is_black() -> None:
+    assert rotate(torch.ones(1, 1, 9, 9), 1, 8)[0, 0, [0, 4], [0, 4]].tolist() == pytest.approx([0.0, 1.0])
 
 
 def test_pixels_are_read_as_parts_of_255() -> None:
@@ -182,6 +187,8 @@ def test_groups_without_labels_and_clients_without_samples_are_refused() -> None
         split_by_label(labels, torch.tensor([0, 2, 0]), 3, torch.Generator(), 4)
     with pytest.raises(InputError, match=r"labels has \[4\], which no cluster would get.*in \[0, 4\)"):
         split_by_label(labels + 1, torch.tensor([0, 1]), 2, torch.Generator(), 4)
+    with pytest.raises(InputError, match=r"labels has \[-1\], which no cluster would get"):
+        split_by_label(labels - 1, torch.tensor([0, 1]), 2, torch.Generator(), 4)
     with pytest.raises(InputError, match="cluster 0 has 1 clients, and there are 0 samples"):
         split_by_label(labels[:0], torch.tensor([0, 1]), 2, torch.Generator(), 4)
 

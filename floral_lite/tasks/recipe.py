@@ -97,7 +97,12 @@ def make_tasks(
 
 
 def _without_few(count: int, multiple_of: int) -> int:
-    """A count without what is above a multiple, where that is less than an eighth of it."""
+    """A count without what is above a multiple, where that is less than an eighth of it.
+
+    Example:
+        >>> [_without_few(count, 64) for count in (5, 71, 72)]
+        [5, 64, 72]
+    """
     above = count % multiple_of
     return count - above if count > multiple_of and 8 * above < multiple_of else count
 
