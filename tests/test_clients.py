@@ -35,7 +35,7 @@ def test_clusters_may_be_numbers_of_a_tensor() -> None:
 
 
 def test_every_client_keeps_its_samples_in_the_order_given() -> None:
-    task = tasks.from_clients(PAIRS, clusters={"south": "new", "east": "old", "north": "new"}, **NETWORK)
+    task = tasks.from_clients(PAIRS, clusters={"east": "old", "south": "new", "north": "new"}, **NETWORK)
     # 20% of 20, 10 and 10 for tests
     assert [len(shard) for shard in task.train] == [16, 8, 8]
     assert [len(shard) for shard in task.test] == [4, 2, 2]

@@ -201,6 +201,7 @@ def test_the_first_samples_of_each_client() -> None:
     for client, count in enumerate(counts):
         whole = pool[client]
         assert same(part[client], Shard(whole.inputs[:count], whole.targets[:count]))
+    assert sum(map(len, pool.first([0] * 6))) == 0
 
 
 @pytest.mark.parametrize(
