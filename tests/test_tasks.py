@@ -706,8 +706,18 @@ class Checkpointed(nn.Linear):
 def test_a_model_that_is_another_in_training_is_refused() -> None:
     with pytest.raises(InputError, match=r"the model returns a tuple, .* in training too"):
         task([shard()], [shard()], model=Auxiliary(2, 3))
-    with pytest.raises(InputError, match=r"computes activations anew.*switch checkpointing off"):
+    told = r"computes activations anew.*switch checkpointing off"
+    with torch.no_grad(), pytest.raises(InputError, match=told):  # it may be trained elsewhere
         task([shard()], [shard()], model=Checkpointed(2, 3))
+
+
+def test_what_looks_like_a_fault_and_is_none_is_taken() -> None:
+    norm = nn.BatchNorm1d(1, momentum=None, track_running_stats=False)  # it keeps no mean
+    model = nn.Sequential(nn.Linear(2, 3), nn.Unflatten(1, (1, 3)), norm, nn.Flatten(), nn.Dropout(0.5))
+    before = torch.get_rng_state()
+    task([shard()], [shard()], model=model)
+    assert torch.equal(torch.get_rng_state(), before)
+    task([shard()], [shard()], loss=lambda outputs, _: 0 * outputs.mean())  # twice nothing is no sum
 
 
 def test_a_parameter_with_the_routers_name_is_refused() -> None:
