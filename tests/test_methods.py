@@ -159,6 +159,25 @@ def test_noise_is_what_was_drawn_in_training_and_absent_elsewhere() -> None:
     assert torch.equal(method.mixture(client.private), torch.softmax(theta, 0))
 
 
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("ensemble", {"mix": "outputs"}), ("mfl", {}), ("mfl-ws", {"rank": 1}), ("fedem", {})],
+)
+def test_noise_reaches_the_losses_of_methods_that_mix_what_their_networks_say(
+    name: str, options: dict[str, Any]
+) -> None:
+    method = methods.make(name, nn.Linear(4, 2), num_clusters=3, router={"noise": 0.5}, **options)
+    client, draws = trained_client(method), torch.tensor([0.75, 0.0, 0.25])
+    moved = client._replace(private=client.private | {ROUTER: client.private[ROUTER] + 0.5 * draws})
+    outputs = list(torch.randn(3, 5, 2))
+    noisy, expected, quiet = (
+        method.losses(one, outputs, lambda output: output.square().sum(dim=-1), drawn)
+        for one, drawn in ((client, draws), (moved, None), (client, None))
+    )
+    torch.testing.assert_close(noisy, expected)
+    assert not torch.allclose(noisy, quiet)
+
+
 def test_noise_is_drawn_from_the_generator_that_is_given_a_row_a_step() -> None:
     noisy = methods.FLoRAL(nn.Linear(4, 2), num_clusters=3, rank=1, router=Router(noise=1.0))
     before = torch.get_rng_state()
