@@ -89,6 +89,9 @@ def test_federated_clustering_clusters_models_and_centres() -> None:
     # models alike, clients in clusters by chance
     assert torch.equal(*state.clustered["weight"][:2])
     assert len(state.private[ROUTER].argmax(dim=1).unique()) > 1
+    again, other = (methods.FederatedClustering(nn.Linear(4, 2), 3).initialise(CLUSTERS, n) for n in (0, 1))
+    assert torch.equal(state.private[ROUTER], again.private[ROUTER])
+    assert not torch.equal(state.private[ROUTER], other.private[ROUTER])
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -454,8 +457,11 @@ def test_little_memory_makes_the_same_run(name: str, limit: int) -> None:
     ("name", "options", "message"),
     [
         ("fedprox", {"proximal": -1.0}, r"proximal is -1\.0"),
+        ("fedprox", {"proximal": math.inf}, "proximal is inf"),
         ("ditto", {"proximal": math.nan}, "proximal is nan"),
+        ("ditto", {"proximal": math.inf}, "proximal is inf"),
         ("per-fedavg", {"inner_learning_rate": 0.0}, r"inner_learning_rate is 0\.0"),
+        ("per-fedavg", {"inner_learning_rate": math.inf}, "inner_learning_rate is inf"),
         ("federated-clustering", {"update_momentum": 1.0}, r"update_momentum is 1\.0"),
         ("federated-clustering", {"num_clusters": 0}, "num_clusters is 0"),
         ("ensemble", {"mix": "losses"}, "mix is 'losses'; it must be 'weights' or 'outputs'"),
