@@ -282,6 +282,7 @@ def test_options_make_the_method_again() -> None:
     model = network()
     assert methods.Local(model).options() == methods.FedBN(model).options() == {}
     assert methods.FedPer(model).options() == {"head": ["3"]}
+    assert methods.FedPer(model, head=0).options() == {"head": ["0"]}
     options = json.loads(json.dumps(methods.FedPer(model, head=["0", "3"]).options()))
     again: Method = methods.make("fedper", model, **options)
     assert list(again.initialise(torch.zeros(2), 0).private) == ["0.weight", "0.bias", "3.weight", "3.bias"]
@@ -334,6 +335,12 @@ def test_fedbn_keeps_norms_of_any_kind(norm: nn.Module) -> None:
     assert list(methods.FedBN(model).initialise(torch.zeros(2), 0).private) == [
         f"1.{name}" for name, _ in norm.named_parameters()
     ]
+
+
+def test_fedbn_keeps_of_a_norm_what_is_trained() -> None:
+    model = network()
+    model.get_parameter("1.bias").requires_grad_(False)
+    assert list(methods.FedBN(model).initialise(torch.zeros(2), 0).private) == ["1.weight"]
 
 
 @pytest.mark.parametrize(
