@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from floral_lite import Floral, InputError, Task, methods, train, train_runs
+from floral_lite import Floral, InputError, Router, Task, methods, train, train_runs
 from floral_lite.adaptors import num_parameters
 from floral_lite.federation import Run
 from floral_lite.models import seeded
@@ -112,6 +112,13 @@ def test_clusters_cannot_be_found_in_gradients_that_are_not_taken() -> None:
         task.model[0].bias.requires_grad_(True)  # nobody asks for a bias's
 
 
+class Uneven(Router):
+    """A rule of one's own, which is uneven where routers are uniform."""
+
+    def mixture(self, router_logits: Tensor, draws: Tensor | None = None) -> Tensor:
+        return super().mixture(router_logits + torch.arange(router_logits.shape[-1]), draws)
+
+
 @pytest.mark.parametrize("name", ["floral", "mfl-ws"])
 def test_vectors_that_would_stay_alike_are_refused(name: str) -> None:
     task = TASKS["mlp"]()
@@ -120,7 +127,7 @@ def test_vectors_that_would_stay_alike_are_refused(name: str) -> None:
     for routing in ("learned", "closed-form"):
         with pytest.raises(InputError, match=r"all adaptors start alike.*routing='optimal' or router="):
             train(task, methods.make(name, task.model, routing=routing))
-    for options in ({"routing": "optimal"}, {"router": {"noise": 1}}):
+    for options in ({"routing": "optimal"}, {"router": {"noise": 1}}, {"router": Uneven()}):
         state = train(task, methods.make(name, task.model, **options)).state
         assert not torch.equal(*state.clustered["2.bias.L"][:2])
     train(task, methods.make(name, task.model, num_clusters=1))
