@@ -149,6 +149,14 @@ def test_every_row_can_be_configured_on_every_column(name: str) -> None:
         assert json.loads(json.dumps(configuration(cell))) == configuration(cell)
 
 
+@pytest.mark.parametrize("row", RELATIVES.rows, ids=lambda row: row.name)
+def test_methods_still_have_the_defaults_that_the_stored_results_were_made_with(row: experiments.Row) -> None:
+    cell = Cell(row, "digits-label-groups", 1)
+    (run,) = make_runs([cell])
+    options = json.loads(json.dumps(run.method.options()))
+    assert options.items() <= read(stored_results() / cell.path).run.items()
+
+
 def test_all_cells_of_a_seed_come_before_the_next() -> None:
     cells = experiments.cells(METHODS, ["digits-rotate", "mnist-rotate"], ["floral-1-learned", "fedavg"], 3)
     assert [cell.seed for cell in cells] == [1] * 4 + [2] * 4 + [3] * 4
