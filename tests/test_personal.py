@@ -127,6 +127,14 @@ def test_a_floral_of_a_client_answers_as_its_merged_model(norms: str, routing: s
     assert not torch.equal(task.model.get_parameter("0.weight"), model.base.get_parameter("0.weight"))
 
 
+def test_a_floral_of_a_client_has_the_statistics_that_are_averaged() -> None:
+    task, method, federation = trained("floral", statistics="averaged")
+    inputs = task.test[2].inputs
+    with torch.no_grad():
+        outputs = personal_model(task, method, federation, 2)(inputs)
+        torch.testing.assert_close(personal_floral(task, method, federation, 2)(inputs), outputs)
+
+
 def test_frozen_parameters_stay_what_they_are() -> None:
     def frozen() -> nn.Module:
         model = network()
