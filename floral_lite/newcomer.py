@@ -208,7 +208,7 @@ def match_prototypes(features: Tensor, prototypes: Tensor) -> Tensor:
         f"features have the shape {tuple(features.shape)} and prototypes {tuple(prototypes.shape)}; "
         "they must be (..., N, d), N at least 1, and (C, L, d), none of them 0",
     )
-    apart = _precise(features)[..., None, :, None, :] - _precise(prototypes)[:, None]  # (..., C, N, L, d)
+    apart = _precise(features)[..., None, :, None, :] - prototypes[:, None]  # (..., C, N, L, d)
     nearest = apart.square().sum(dim=-1).amin(dim=-1).mean(dim=-1)
     require(
         bool(nearest.amin(dim=-1).isfinite().all()),
@@ -228,9 +228,9 @@ def _checked(outputs: Tensor) -> Tensor:
         outputs.dim() >= 3 and outputs.numel() > 0,
         f"outputs has the shape {tuple(outputs.shape)}; it must be (..., C, N, L) with at least one sample",
     )
-    # -inf rules a label out, but where all are, or one is +inf, the probabilities are NaN
+    # -inf rules a label out, but where all are, or one is +inf or NaN, the probabilities are NaN
     require(
-        bool(outputs.amax(dim=-1).isfinite().all()) and not outputs.isnan().any(),
+        bool(outputs.amax(dim=-1).isfinite().all()),
         "outputs has NaN or infinite numbers: a model has diverged, or a sample has NaN",
     )
     return _precise(outputs)

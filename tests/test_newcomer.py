@@ -122,6 +122,12 @@ def test_a_step_on_the_router_is_the_papers_gradient() -> None:
     torch.testing.assert_close(found, (logits - 0.3 * gradient).softmax(dim=0))
 
 
+def test_fifty_steps_of_rate_one_are_taken_unless_told() -> None:
+    loss = torch.arange(C, dtype=torch.float64).square().dot
+    told = fit_router(loss, torch.zeros(C, dtype=torch.float64), steps=50, learning_rate=1.0)
+    assert torch.equal(fit_router(loss, torch.zeros(C, dtype=torch.float64)), told)
+
+
 def test_routers_of_a_stack_are_each_as_alone_and_what_was_given_stays() -> None:
     models = torch.randn(C, D, generator=GENERATOR, dtype=torch.float64)
     best = torch.randn(2, D, generator=GENERATOR, dtype=torch.float64)
@@ -164,6 +170,10 @@ def test_a_one_hot_router_stays() -> None:
         (lambda: match_labels(OUTPUTS[0], LABELS[0].double()), "integers"),
         (lambda: minimise_entropy(OUTPUTS[0, :, :0]), "at least one sample"),
         (lambda: minimise_entropy(OUTPUTS[0] * torch.nan), "outputs has NaN"),
+        (
+            lambda: minimise_entropy(OUTPUTS[0].where(OUTPUTS[0] < OUTPUTS[0].max(), torch.nan)),
+            "outputs has NaN",
+        ),
         (lambda: match_labels(OUTPUTS[0] * torch.nan, LABELS[0]), "outputs has NaN"),
         (lambda: match_prototypes(FEATURES[0], PROTOTYPES[:, :0]), "none of them 0"),
         (lambda: match_prototypes(FEATURES[0, :, 1:], PROTOTYPES), "features have the shape"),
@@ -274,6 +284,10 @@ def test_infinite_outputs_are_refused_where_they_leave_no_probability() -> None:
     outputs = torch.zeros(2, 1, 2)
     outputs[0, 0, 0] = -torch.inf  # the first model rules the label out
     assert match_labels(outputs, torch.tensor([0])).tolist() == [0, 1]
+    both = torch.stack([outputs, outputs])
+    both[1, 1, 0, 0] = -torch.inf  # of the second newcomer all models do
+    with pytest.raises(InputError, match="every model rules some label out"):
+        match_labels(both, torch.tensor([[0], [0]]))
 
 
 @pytest.mark.parametrize("dtype", [torch.uint16, torch.uint32, torch.uint64])
