@@ -201,6 +201,14 @@ def test_the_authors_earlier_table_has_the_rows_of_the_first_and_a_number_of_the
         assert EARLIER["floral-1-learned"][name].mean == pytest.approx(ablation.mean, abs=0.051)
 
 
+def test_a_cells_seed_is_that_of_its_task_and_of_its_run() -> None:
+    runs = make_runs(experiments.cells(METHODS, ["synthetic-linear"], ["fedavg"], seeds=2))
+    assert [run.seed for run in runs] == [1, 2]
+    for run in runs:
+        task = tasks.load("synthetic-linear", seed=run.seed)
+        assert torch.equal(run.task.train[0].inputs, task.train[0].inputs)
+
+
 def test_twice_the_clusters_halve_each_cluster() -> None:
     double = RHO_AND_C.row("floral-10-double-c")
     (run,) = make_runs([Cell(double, "digits-rotate", seed=1)])
@@ -323,6 +331,7 @@ def test_a_result_is_small_and_read_as_it_was_written(tmp_path: Path) -> None:
     assert summary.sizes == {"base": 159010, "added": 4512, "bytes_up": 1, "bytes_down": 2}
     assert set(made) == {"command", "device", "versions", "commit"}
     assert "thread" in made["device"]
+    assert made["commit"] == commit()
 
 
 def test_a_result_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -405,6 +414,7 @@ def test_a_result_that_does_not_say_what_was_asked_for_is_refused(tmp_path: Path
         ("made", {"device": None}, "made has no device or no seconds"),
         ("made", {"seconds": None}, "made has no device or no seconds"),
         ("configuration", {"settings": {"rounds": 0}}, r"settings\.rounds is not positive"),
+        ("clients", {"accuracy_mean": None}, "no results file of this version .'accuracy_mean'"),
     ],
 )
 def test_a_result_of_which_no_table_can_be_made_is_refused(
@@ -428,7 +438,7 @@ def test_a_result_of_another_configuration_is_refused_by_name(tmp_path: Path) ->
     other = replace(cell, row=replace(cell.row, changes={"learning_rate": 0.5}))
     with pytest.raises(InputError, match=r"was made with learning_rate=0\.3, and this is 0\.5"):
         find(other, tmp_path)
-    for key in ("method", "layers", "num_clients", "true_clusters", "multiple_of"):
+    for key in ("method", "options", "layers", "num_clients", "true_clusters", "multiple_of"):
         changed = result(cell, 50.0)
         changed.configuration[key] = "other"
         changed.save(tmp_path / cell.path)
@@ -574,6 +584,10 @@ def test_shortened_results_are_said_and_not_mixed(tmp_path: Path) -> None:
     fill_with(tmp_path, {"fedavg": [0.5]}, "synthetic-linear", rounds=3000)
     text = experiments.markdown(experiments.collect("methods", tmp_path, ["synthetic-linear"], seeds=1))
     assert "3000 rounds instead of the task's 2000, on" in text
+    both = experiments.collect(
+        "methods", tmp_path, ["digits-rotate", "synthetic-linear"], ["fedavg"], seeds=1
+    )
+    assert [len(entry.results) for entry in both.entries.values()] == [1, 1]
     fill_with(tmp_path, {"local-adaptor": [50.0]}, "digits-rotate", rounds=30)
     with pytest.raises(
         InputError, match=r"local-adaptor/seed-1\.json was made with rounds=30, and this is 20"
