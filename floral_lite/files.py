@@ -14,7 +14,7 @@ from .errors import InputError
 LOCK = ".lock"
 
 
-def write_whole(path: Path, content: bytes | memoryview) -> None:
+def write_whole(path: Path, content: bytes) -> None:
     """Write or replace a file, whole or not at all, even while others write it too.
 
     Raises:

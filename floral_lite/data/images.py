@@ -154,7 +154,7 @@ def _prepare(archive: Path, name: str, subfolder: str, download: bool) -> Images
     with suppress(OSError):  # the file only saves time
         file = io.BytesIO()
         np.savez(file, **dict(zip(Images._fields, arrays, strict=True)))
-        write_whole(archive, file.getbuffer())
+        write_whole(archive, file.getvalue())
     return Images(*map(torch.from_numpy, arrays))
 
 

@@ -92,4 +92,4 @@ def save(made: Picture, path: Path) -> None:
     with mpl.rc_context({"svg.hashsalt": "floral_lite"}):
         undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind)
         made.savefig(content, format=kind, dpi=150, metadata=undated)
-    write_whole(path, content.getbuffer())
+    write_whole(path, content.getvalue())
