@@ -90,6 +90,17 @@ def test_a_key_says_everything() -> None:
     assert not torch.equal(masks[0], masks[2])
 
 
+def test_the_numbers_are_splitmix64s() -> None:
+    """Its first ones from seed 0, of which the upper 24 bits decide: other constants would look as good."""
+    first = [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F, 0xF88BB8A8724C81EC]
+    for position, number in enumerate(first, start=1):
+        uniform = (number >> 40) / 2**24
+        assert keep(key(0), (5,), uniform)[position]
+        assert not keep(key(0), (5,), uniform + 2**-24)[position]
+    # the seed grows by this in each step, written with a sign
+    assert int(next_key(key(-7046029254386353131 - 1))) % 2**64 == first[0]
+
+
 def test_more_rows_leave_the_masks_of_the_first_as_they_are() -> None:
     """So a batch can be filled up."""
     few, many = (keep(key(9), (rows, 7), 0.5) for rows in (3, 10))
@@ -146,6 +157,8 @@ def test_channels_are_dropped_whole_and_the_others_scaled(name: str) -> None:
         y = function(x, 0.25)
     kept = (y != 0).flatten(2)
     assert torch.equal(kept.all(dim=2), kept.any(dim=2))
+    # each sample loses channels of its own
+    assert len(kept.any(dim=2).unique(dim=0)) == 64
     assert float(kept.double().mean()) == pytest.approx(0.75, abs=0.05)
     torch.testing.assert_close(y[kept.view_as(y)], x[kept.view_as(y)] / 0.75)
 
