@@ -285,6 +285,7 @@ def test_lower_precisions_keep_the_function_to_their_own_rounding(name: str, pre
         ({"p": 0.5, "q": -1.0}, r"p is 0\.5 and q is -1\.0"),
         ({"p": math.inf}, "p is inf"),
         ({"p": 0, "q": 1.0}, "p is 0 and q is"),
+        ({"p": 1.0, "q": 0}, r"p is 1\.0 and q is 0"),
         ({"probability": torch.tensor([0.5, 0.6, 0.1])}, r"probability has sums 1\.2"),
         ({"probability": torch.tensor([1.5, -0.5, 0.0])}, r"probability has .* a smallest entry -0\.5"),
         ({"probability": torch.tensor([0.5, 0.5])}, r"shape \(2,\); give p\(c\) of each of 3 adaptors"),
@@ -365,6 +366,19 @@ def test_adaptors_that_are_alike_leave_nothing_however_large_they_are(size: floa
     model.center(SKEWED)
     assert not clustered["weight.V"].any()
     torch.testing.assert_close(clustered["weight.U"].detach().norm(dim=1), torch.ones(C, 2).double())
+
+
+def test_two_that_are_alike_leave_nothing_beside_a_small_one() -> None:
+    """What rounding leaves grows with the largest adaptor, not with the first."""
+    model, _ = trained("linear", rank=2)
+    clustered = model.clustered()
+    with torch.no_grad():
+        clustered["weight.U"][0] *= 1e-6
+        for tensor in clustered.values():
+            tensor[2] = tensor[1]
+    model.center(torch.tensor([0, 0.3, 0.7], dtype=torch.float64))
+    assert not clustered["weight.V"][1:].any()
+    assert clustered["weight.V"][0].any()
 
 
 @pytest.mark.parametrize("num_clusters", [2, 3, 7])
