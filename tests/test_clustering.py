@@ -136,18 +136,27 @@ def test_two_clients_a_cluster_are_enough() -> None:
 
 @pytest.mark.usefixtures("less_noise")
 def test_clients_and_noise_are_looked_at_alike(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[int] = []
+    seen: list[tuple[int, int]] = []
+    noise: set[bytes] = set()
 
     def looked_at(places: NDArray[np.float64], *rest: int, starts: int) -> tuple[float, NDArray[np.int32]]:
-        seen.append(places.shape[1])
-        np.testing.assert_allclose(places.T @ places, np.eye(seen[-1]), atol=1e-9)
-        np.testing.assert_allclose(places.mean(axis=0), np.zeros(seen[-1]), atol=1e-9)
+        seen.append((places.shape[1], starts))
+        if starts == 1:
+            noise.add(places.tobytes())
+        np.testing.assert_allclose(places.T @ places, np.eye(places.shape[1]), atol=1e-9)
+        np.testing.assert_allclose(places.mean(axis=0), np.zeros(places.shape[1]), atol=1e-9)
         return unexplained(places, *rest, starts=starts)
 
     monkeypatch.setattr(clustering, "unexplained", looked_at)
-    find_clusters([torch.randn(12, 30)], num_clusters=2)
+    gradients = [torch.randn(50, 60)]
+    find_clusters(gradients, num_clusters=2)
     # in at most half as many directions as there are clients
-    assert seen == [d for d in (1, 2, 3, 4, 6) for _ in range(1 + clustering.NUM_NOISE)]
+    tried = (1, 2, 3, 4, 6, 8, 12, 16, 24)
+    # the clients from ten starts, which is what an effect above 1.4 was found with
+    assert seen == [(d, starts) for d in tried for starts in (10, *[1] * clustering.NUM_NOISE)]
+    find_clusters(gradients, num_clusters=2, seed=1)
+    # noise is drawn anew each time, and by each seed
+    assert len(noise) == 2 * len(tried) * clustering.NUM_NOISE
 
 
 def test_no_client_counts_for_more_because_its_gradient_is_long() -> None:
@@ -157,10 +166,17 @@ def test_no_client_counts_for_more_because_its_gradient_is_long() -> None:
     torch.testing.assert_close(longer.abs(), plain.abs())
 
 
+def test_a_client_in_the_middle_of_all_has_no_length_to_divide_by() -> None:
+    apart = torch.cat([torch.eye(4), -torch.eye(4), torch.zeros(1, 4)])
+    assert directions([apart]).isfinite().all()
+
+
 def test_of_several_starts_the_best_one_counts() -> None:
     places = np.random.default_rng(0).standard_normal((40, 2))
     one, ten = ([unexplained(places, 8, seed, starts)[0] for seed in range(5)] for starts in (1, 10))
     assert max(ten) < max(one)
+    # each seed starts elsewhere
+    assert len(set(one)) == 5
 
 
 def test_what_leaves_nothing_has_a_logarithm() -> None:
