@@ -180,6 +180,14 @@ def test_two_clients_keep_different_statistics() -> None:
     assert not model.statistics.get_buffer("0.mean").any()
 
 
+def test_the_clients_statistics_begin_as_the_layers_own() -> None:
+    layer = nn.BatchNorm1d(CHANNELS)
+    layer(torch.randn(8, CHANNELS) + 5)
+    model = Floral(nn.Sequential(layer), rank=1, norms="batch_nora")
+    assert torch.equal(model.statistics.get_buffer("0.mean"), layer.get_buffer("running_mean"))
+    assert torch.equal(model.statistics.get_buffer("0.variance"), layer.get_buffer("running_var"))
+
+
 @pytest.mark.parametrize("norms", ["affine", "none"])
 def test_without_batch_nora_there_are_no_statistics(norms: str) -> None:
     model = Floral(nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3)), rank=1, norms=norms)  # type: ignore[arg-type]
