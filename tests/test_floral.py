@@ -666,6 +666,12 @@ def test_a_mixture_off_the_simplex_is_refused(use: Any, weights: list[float]) ->
         use(model, torch.tensor(weights))
 
 
+@pytest.mark.parametrize("precision", [torch.float16, torch.bfloat16, torch.float64])
+def test_a_router_has_at_least_single_precision_to_learn_in(precision: torch.dtype) -> None:
+    logits = Floral(nn.Linear(3, 2, dtype=precision), rank=1).router_logits
+    assert logits.dtype == (precision if precision == torch.float64 else torch.float32)
+
+
 def test_a_mixture_may_be_a_list() -> None:
     model = perturb(Floral(nn.Linear(8, 3), rank=2, num_clusters=3).double())
     mixture = [0.7, 0.1, 0.2]  # in float32 they would be others
