@@ -149,6 +149,16 @@ def test_a_seed_gives_the_same_model_and_leaves_the_global_generator_alone() -> 
     assert torch.equal(torch.get_rng_state(), before)
 
 
+def test_a_key_draws_a_model_anew_and_leaves_the_first_and_the_global_generator_alone() -> None:
+    model = nn.Linear(3, 2)
+    own, before = model.weight.detach().clone(), torch.get_rng_state()
+    first, again, *others = (reinitialised(model, *key).weight for key in ((0, 1), (0, 1), (1, 1), (0, 2)))
+    assert torch.equal(first, again)
+    assert not any(torch.equal(first, other) for other in [own, *others])
+    assert torch.equal(model.weight, own)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
 def test_what_draws_over_its_parts_is_drawn_after_them() -> None:
     first = seeded(lambda: nn.Transformer(32, 4, 1, 1, 64, batch_first=True), seed=0)
     fresh = dict(reinitialised(first, 0, 1).named_parameters())
