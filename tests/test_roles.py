@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from floral_lite.roles import Roles, is_statistic, num_bytes
+from floral_lite.roles import Roles, is_statistic, num_bytes, squared_distance
 
 
 def state() -> Roles:
@@ -43,6 +43,13 @@ def test_statistics_are_told_by_their_names() -> None:
     assert tracked == {"1.running_mean", "1.running_var"}
     assert is_statistic("running_mean")
     assert is_statistic("1.local_variance")
+
+
+def test_a_distance_is_of_what_is_trained() -> None:
+    one = {"0.weight": torch.tensor([1.0, 5.0]), "0.bias": torch.tensor(2.0), "1.running_mean": torch.ones(2)}
+    other = {name: torch.zeros_like(tensor) for name, tensor in one.items()}
+    # 1 + 25 + 4
+    assert squared_distance(one, other) == 30
 
 
 def test_with_tensors_undoes_tensors() -> None:
