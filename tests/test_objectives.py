@@ -207,6 +207,12 @@ def test_a_cluster_without_clients_adds_nothing() -> None:
     same(value, cfl(case.losses, case.weights, case.models[:3], clusters))
 
 
+def test_a_cluster_of_next_to_no_weight_counts_like_the_others() -> None:
+    case, rare = Case(2, num_clients=2, num_models=2), torch.tensor([1, 1e-30]).double()
+    each = [loss(model) for loss, model in zip(case.losses, case.models, strict=True)]
+    same(cfl(case.losses, rare, case.models, torch.arange(2)), each[0] + each[1])
+
+
 def test_weights_and_mixtures_may_be_of_another_type() -> None:
     models, ends = torch.tensor([[1.0, -1.0], [2.0, 0.5]]), torch.tensor([0, 1])
     losses: list[Loss] = [lambda w: (w - 1).square().sum(), lambda w: (w + 1).square().sum()]
