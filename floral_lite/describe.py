@@ -85,7 +85,7 @@ def describe(
         if parameters is not None
     }
     table = pd.DataFrame.from_dict(rows, orient="index")
-    table["share"] = table["parameters"] / table["base"].where(table["base"] > 0)
+    table["share"] = table["parameters"] / table["base"]
     table[["kind", "shape"]] = table[["kind", "shape"]].fillna("")
     counts = ["rank", "equivalent_rank", "base", "parameters"]
     described: Description = Description(table.astype(dict.fromkeys(counts, "Int64")))

@@ -87,6 +87,7 @@ def test_vectors_alone() -> None:
     assert table["rank"].isna().all()
     assert table.loc["one adaptor", "parameters"] == 8
     assert table.loc["not adapted", "base"] == 0
+    assert pd.isna(table.loc["not adapted", "share"])
 
 
 def test_it_prints_everything_and_nothing_where_there_is_nothing() -> None:
