@@ -1,5 +1,6 @@
 """Clusters in the clients' first gradients: what is found, what is not, and the rounds that it takes."""
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -157,6 +158,22 @@ def test_clients_and_noise_are_looked_at_alike(monkeypatch: pytest.MonkeyPatch) 
     find_clusters(gradients, num_clusters=2, seed=1)
     # noise is drawn anew each time, and by each seed
     assert len(noise) == 2 * len(tried) * clustering.NUM_NOISE
+
+
+@pytest.mark.usefixtures("less_noise")
+def test_the_effect_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    noise = itertools.cycle([-1.0, -2.0])
+
+    def told(places: NDArray[np.float64], *_: int, starts: int) -> tuple[float, NDArray[np.int32]]:
+        d = places.shape[1]
+        return {1: -2.5, 2: -3.0, 3: -2.0}.get(d, -1.5) if starts == 10 else next(noise), np.full(16, d)
+
+    monkeypatch.setattr(clustering, "unexplained", told)
+    found = find_clusters([torch.randn(16, 20)], num_clusters=2)
+    assert found is not None
+    # (-1.5 + 3) / (0.5 * sqrt(16)), and the clusters of the d that it belongs to
+    assert found.effect == pytest.approx(0.75)
+    assert found.clusters.tolist() == [2] * 16
 
 
 def test_no_client_counts_for_more_because_its_gradient_is_long() -> None:
