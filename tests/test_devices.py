@@ -1,5 +1,9 @@
 """Where a run computes."""
 
+import platform
+from pathlib import Path
+from unittest.mock import Mock
+
 import pytest
 import torch
 
@@ -37,6 +41,12 @@ def test_auto_is_the_first_that_is_there() -> None:
 def test_a_device_that_is_not_there_is_refused_with_those_that_are(name: str | torch.device) -> None:
     with pytest.raises(InputError, match=f"device is '{name}'; this machine has .*cpu.*'auto'"):
         find_device(name)
+
+
+def test_where_the_system_tells_no_processor_python_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    for told in ("processor : 0\n", OSError()):  # Linux on ARM, and macOS
+        monkeypatch.setattr(Path, "read_text", Mock(side_effect=[told]))
+        assert device_name(torch.device("cpu")) == f"{platform.processor() or platform.machine()}, 1 thread"
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a CUDA device")
