@@ -100,6 +100,8 @@ def test_adding_to_the_kernel_is_adding_a_chain_of_two_convolutions(
         # the cheaper of the two: 3 * 6 + 4 < 3 + 4 * 6, and 4 + 3 * 6 < 4 * 6 + 3
         ("channel", (3, 4, 2, 3), lambda u, v, i, j, a, b: sum(u[i, a, b] * v[j])),
         ("channel", (4, 3, 2, 3), lambda u, v, i, j, a, b: sum(u[i] * v[j, a, b])),
+        # both cost the same: the sides go with U
+        ("channel", (3, 3, 2, 3), lambda u, v, i, j, a, b: sum(u[i, a, b] * v[j])),
         # sum_k U_ik1b V_kja1: 4 * 2 + 3 * 3 < 4 * 3 + 3 * 2, and the other way round
         ("balanced", (4, 3, 3, 2), lambda u, v, i, j, a, b: sum(u[i, b] * v[j, a])),
         ("balanced", (4, 3, 2, 3), lambda u, v, i, j, a, b: sum(u[i, a] * v[j, b])),
