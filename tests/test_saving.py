@@ -310,11 +310,21 @@ def test_a_router_of_ones_own_is_not_saved(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_numbers_of_numpy_are_saved(tmp_path: Path) -> None:
-    options: dict[str, Any] = {"budget": np.float32(0.5), "router": Router(floor=np.float32(0.25))}
-    save(Floral(nn.Linear(3, 2), num_clusters=2, **options), tmp_path / "model.safetensors")
-    loaded = load(tmp_path / "model.safetensors", nn.Linear(3, 2))
-    assert (loaded.options.budget, loaded.router) == (0.5, Router(floor=0.25))
+@pytest.mark.parametrize(
+    ("options", "same"),
+    [
+        ({"budget": np.float32(0.5), "num_clusters": np.int64(2)}, {"budget": 0.5, "num_clusters": 2}),
+        (
+            {"rank": np.int64(1), "router": Router(floor=np.float32(0.125))},
+            {"rank": 1, "router": Router(floor=0.125)},
+        ),
+    ],
+)
+def test_numbers_of_numpy_are_saved(tmp_path: Path, options: dict[str, Any], same: dict[str, Any]) -> None:
+    save(Floral(nn.Linear(3, 2), **options), tmp_path / "model.safetensors")
+    loaded, plain = load(tmp_path / "model.safetensors", nn.Linear(3, 2)), Floral(nn.Linear(3, 2), **same)
+    told, wanted = ((model.options, model.num_clusters, model.router) for model in (loaded, plain))
+    assert told == wanted
 
 
 def test_a_weight_with_its_channels_last_is_saved(tmp_path: Path) -> None:
