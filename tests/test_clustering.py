@@ -116,6 +116,9 @@ def test_directions_are_orthonormal_centred_and_sorted() -> None:
     assert columns.shape == (15, 14)  # the mean has none
     torch.testing.assert_close(columns.T @ columns, torch.eye(14).double(), atol=1e-9, rtol=0)
     torch.testing.assert_close(columns.mean(dim=0), torch.zeros(14).double(), atol=1e-9, rtol=0)
+    # one in which clients differ a hundredth as much is there, too
+    both = torch.stack([torch.tensor([1, -1]).repeat(8), 0.01 * torch.randn(16)], dim=1)
+    assert directions([both.double()]).shape == (16, 2)
 
 
 @pytest.mark.parametrize(
