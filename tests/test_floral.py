@@ -152,6 +152,8 @@ def test_a_layer_under_two_names_has_one_adaptor() -> None:
     model = perturb(Floral(base, rank=2, num_clusters=3))
     assert model.plan.keys() == {"first.weight", "first.bias"}
     outputs = model(TOKENS)
+    torch.compiler.reset()
+    torch.testing.assert_close(torch.compile(model, backend="eager")(TOKENS), outputs)
     assert base.first.weight is base.second.weight is own
     assert torch.equal(own, before)
     torch.testing.assert_close(model.merge()(TOKENS), outputs)
