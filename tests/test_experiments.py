@@ -506,6 +506,8 @@ def test_a_table_has_means_deviations_marks_and_differences(tmp_path: Path) -> N
     lines = {
         line.split("|")[1].strip(): line for line in experiments.markdown(filled).splitlines() if "|" in line
     }
+    label = filled.columns[0].label
+    assert [part.strip() for part in lines[""].split("|")] == ["", "", label, "paper", ""]
     assert "| **95.8 ± 0.0** | **95.8 ± 0.3** |" in lines["Ensemble, optimal"]
     assert "| *91.2 ± 0.3* " in lines["FedAvg"]
     assert "| *91.2 ± 0.0* " in lines["FLoRAL(1%), learned"]
@@ -527,7 +529,7 @@ def test_a_table_has_means_deviations_marks_and_differences(tmp_path: Path) -> N
     assert r"Local Adaptor & 80.1 $\pm$ 0.1$^\dagger$ & 86.6 $\pm$ 0.3 \\" in latex
     assert r"FLoRAL(1\%), optimal" in latex
     assert r"\begin{tabular}{lcc}" in latex
-    assert "\n & ours & paper \\\\\n" in latex
+    assert f"\n & \\multicolumn{{2}}{{c}}{{{label}}} \\\\\n & ours & paper \\\\\n" in latex
 
 
 def test_a_difference_counts_beyond_two_deviations_of_both(tmp_path: Path) -> None:

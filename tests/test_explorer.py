@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -182,6 +183,7 @@ def test_numbers_are_short_and_whole_ones_exact(frame: pd.DataFrame) -> None:
     assert '"y":[1234567,0.33333,null,null,6.6667e-08,' in text
     # where the axis is short, as many more as its ends have in common
     assert '"y":[1.000013,1.000014' in page.to_json(make(frame.assign(loss=1.000013 + 1e-6 * np.arange(60))))
+    assert '"x":[1.000013,1.000014' in page.to_json(make(frame.assign(step=1.000013 + 1e-6 * frame["step"])))
 
 
 def test_a_page_of_the_book_has_the_script_once(frame: pd.DataFrame, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -218,6 +220,7 @@ def test_live_sliders_draw_anew(frame: pd.DataFrame, monkeypatch: pytest.MonkeyP
     assert isinstance(task, ipywidgets.Dropdown)
     assert isinstance(output, ipywidgets.Output)
     assert (rank.description, rank.value) == ("rank r", 4)
+    assert rank.options == tuple((str(stop), stop) for stop in RANKS)  # words, and what they stand for
     rank.value = 16
     task.value = "label shift"
     assert all(f'alt="{explorer.title}: ' in picture.data for picture in shown)
@@ -249,6 +252,24 @@ def test_texts_cannot_break_the_page(frame: pd.DataFrame) -> None:
     read = decode(html)
     assert read["title"] == read["x"]["label"] == read["lines"][1]["name"] == nasty
     assert read["sliders"][1]["stops"] == ["rotate", nasty]
+
+
+def test_a_page_names_and_paints_all_as_the_figure_does(frame: pd.DataFrame) -> None:
+    explorer = make(frame, band=("low", "high"), labels={column: f"the {column}" for column in frame.columns})
+    html = page.fragment(explorer)
+    read = decode(html)
+    assert [read["x"]["label"], read["y"]["label"], read["colour"]] == ["the step", "the loss", "the method"]
+    assert read["band"] == {"low": "the low", "high": "the high"}
+    sliders = ["the rank", "the task"]
+    assert [slider["label"] for slider in read["sliders"]] == sliders
+    assert re.findall("<label><span>([^<]*)<", html) == sliders
+    assert re.findall('class="axis[^"]*">([^<]*)<', html) == ["the loss", "the step"]
+    looks = [
+        (page.DASHES[line.get_linestyle()], matplotlib.colors.to_hex(line.get_color()))
+        for line in explore_figure(explorer, explorer.chosen).axes[0].lines
+    ]
+    assert [(line["dash"], line["colour"]) for line in read["lines"]] == looks
+    assert re.findall('stroke-dasharray="([^"]*)" style="--hue: (#[0-9a-f]*)"', html) == looks
 
 
 def test_about_is_a_sentence_or_a_list(frame: pd.DataFrame) -> None:

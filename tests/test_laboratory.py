@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from matplotlib.colors import to_hex
 
 from floral_lite import InputError, Task, methods, tasks, widgets
 from floral_lite.federation import History, Round
@@ -329,7 +330,9 @@ def test_other_choices_and_the_end_are_drawn_at_once_and_runs_before_them_stay_i
     assert "Training, 3 rounds" in laboratory.message.value
     assert drawn == [["fedavg"], ["fedavg", "floral", "1"]]
     assert re.findall('<tr><td style="[^"]*">([^<]*)<', laboratory.table.value) == drawn[-1]
-    assert len(set(re.findall("border-left:.5em solid (#[0-9a-f]{6})", laboratory.table.value))) == 2
+    assert laboratory._picture is not None
+    colours = [to_hex(line.get_color()) for line in laboratory._picture.legends[0].get_lines()]
+    assert re.findall("border-left:.5em solid (#[0-9a-f]{6})", laboratory.table.value) == colours
     # and so is the end
     laboratory._next = float("inf")
     laboratory._show(other._replace(state="finished"))
@@ -460,6 +463,9 @@ def test_fedavg_and_ensemble_are_the_measure() -> None:
     floral = last.histories["floral"]
     held = 1 + floral.parameters["added"] / floral.parameters["base"]
     assert cells["floral"][0] == f"{held:.2f}, {held / 4:.2f}"
+    # what it has come to, and how fast
+    row = lines.row("1", "words", made_up(test_accuracy=0.625), 2.0, 4)
+    assert (*row[:5], row[7]) == ("1", "words", "1", "62.5", "0.500", "2.0")
     # one parameter, and the client's weight
     tiny = History({}, [0], 8, 8, {"base": 1, "added": 0})
     assert lines.row("", "", tiny, 1.0, 4)[6] == "1.00, 0.25"

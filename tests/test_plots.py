@@ -19,6 +19,7 @@ from floral_lite.plots.style import legend
 from .pictures import assert_shown
 
 CLUSTERS = [0, 1, 0]
+MIXTURES = {1: [[0.5, 0.5]] * 3, 3: [[0.9, 0.1], [0.2, 0.8], [0.7, 0.3]]}
 
 
 def history(accuracy: bool = True) -> History:
@@ -31,8 +32,8 @@ def history(accuracy: bool = True) -> History:
             test_loss=2 / number,
             test_accuracy=0.3 * number if accuracy else None,
             client_loss=[1.0, 2.0, 3.0],
-            client_accuracy=[0.5, 0.75, 1.0] if accuracy else None,
-            mixture=[[0.9, 0.1], [0.2, 0.8], [0.7, 0.3]],
+            client_accuracy=[0.5, 0.875, 1.0] if accuracy else None,
+            mixture=MIXTURES[number],
             mismatch=0.5,
         )
         for number in (1, 3)
@@ -69,6 +70,19 @@ def test_curves_draw_the_evaluated_rounds_in_per_cent() -> None:
     (line,) = plots.curves({"one": history()}).axes[0].lines
     assert line.get_xdata().tolist() == [1, 3]
     assert line.get_ydata().tolist() == pytest.approx([30, 90])
+
+
+def test_losses_are_no_per_cent() -> None:
+    of_loss = plots.curves({"one": history()}, "test_loss"), plots.run_figure(history(accuracy=False))
+    for made in of_loss:
+        assert made.axes[0].lines[0].get_ydata().tolist() == pytest.approx([2, 2 / 3])
+        assert made.axes[0].get_ylabel().startswith("test loss")
+
+
+def test_a_grid_names_its_rows_and_columns() -> None:
+    axes = np.reshape(FIGURES["image_grid"]().axes, (2, 3))
+    assert [axis.get_ylabel() for axis in axes[:, 0]] == ["a", "b"]
+    assert [axis.get_title() for axis in axes[0]] == ["x", "y", "z"]
 
 
 def test_curves_are_means_over_samples_as_their_axis_says() -> None:
@@ -199,9 +213,11 @@ def test_zero_is_pale_and_what_is_missing_changes_no_colour(matrix: npt.ArrayLik
 
 
 def test_bars_are_the_means_of_the_clusters() -> None:
-    bars = plots.accuracy_per_cluster({"one": history()}).axes[0].patches
+    axis = plots.accuracy_per_cluster({"one": history()}).axes[0]
+    bars = axis.patches
+    assert [label.get_text() for label in axis.get_xticklabels()] == ["0", "1"]
     # cluster 0 has the clients 0 and 2: (50 + 100) / 2; cluster 1 has client 1
-    assert [bar.get_height() for bar in bars] == pytest.approx([75, 75])
+    assert [bar.get_height() for bar in bars] == pytest.approx([75, 87.5])
 
 
 def test_one_point_is_seen() -> None:
@@ -219,15 +235,20 @@ def test_a_title_has_the_accuracy_where_there_is_one() -> None:
     assert titles == ["round 3: 90.0%", "round 3"]
 
 
-def test_mixtures_are_sorted_by_cluster() -> None:
-    (image,) = plots.mixtures(history()).axes[0].images
-    assert image.get_array().tolist() == [[0.9, 0.1], [0.7, 0.3], [0.2, 0.8]]
+def test_mixtures_are_sorted_by_cluster_and_those_of_their_round() -> None:
+    first, last, *_ = plots.mixtures(history(), rounds=[1, 3]).axes
+    assert first.images[0].get_array().tolist() == MIXTURES[1]
+    for axis in (last, plots.mixtures(history()).axes[0], plots.run_figure(history()).axes[1]):
+        assert axis.images[0].get_array().tolist() == [[0.9, 0.1], [0.7, 0.3], [0.2, 0.8]]
 
 
 def test_the_personal_matrix_is_the_base_plus_the_mixture() -> None:
     figure = plots.base_plus_adaptors(np.eye(2), np.array([np.ones((2, 2)), 2 * np.ones((2, 2))]), [0.5, 0.5])
     personal = figure.axes[-1].images[0].get_array()
     assert personal.tolist() == [[2.5, 1.5], [1.5, 2.5]]
+    parts = [rf"$+\ {weight} \times U_{c} V_{c}^\top$" for c, weight in enumerate(("0.25", "0.75"))]
+    titles = [axis.get_title() for axis in FIGURES["base_plus_adaptors"]().axes]
+    assert titles == ["shared $W$", *parts, "$=$ personal"]
 
 
 def test_negative_weights_are_purple_and_positive_ones_orange() -> None:

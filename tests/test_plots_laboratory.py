@@ -23,8 +23,8 @@ def history(mixes: bool = True, accuracy: bool = True) -> History:
             seconds=0.1,
             test_loss=2 / number,
             test_accuracy=0.3 * number if accuracy else None,
-            client_loss=[1.0, 2.0, 3.0],
-            client_accuracy=[0.5, 0.75, 1.0] if accuracy else None,
+            client_loss=[1.0, 5.0, 3.0],
+            client_accuracy=[0.5, 0.875, 1.0] if accuracy else None,
             mixture=[[0.9, 0.1], [0.2, 0.8], [0.7, 0.3]] if mixes else [[1.0]] * 3,
         )
         for number in (1, 3)
@@ -41,10 +41,10 @@ def test_means_are_thick_and_clusters_thin() -> None:
     assert one.get_label() == "one"
     assert np.allclose(one.get_xydata(), [(1, 30), (3, 90)])
     # the clients 0 and 2, and client 1
-    assert [line.get_ydata().tolist() for line in clusters] == [[75, 75], [75, 75]]
+    assert [line.get_ydata().tolist() for line in clusters] == [[75, 75], [87.5, 87.5]]
     assert max(line.get_linewidth() for line in clusters) < one.get_linewidth()
     assert np.allclose(loss.lines[0].get_xydata(), [(1, 2), (3, 2 / 3)])
-    assert [line.get_ydata().tolist() for line in loss.lines[1:3]] == [[2, 2], [2, 2]]
+    assert [line.get_ydata().tolist() for line in loss.lines[1:3]] == [[2, 2], [5, 5]]
     assert len({line.get_linestyle() for line in (accuracy.lines[0], accuracy.lines[3])}) == 2
 
 
@@ -70,7 +70,8 @@ def test_runs_from_before_are_there_with_their_names() -> None:
     before = made.axes[0].lines[0]
     assert before.get_color() == laboratory.GREY
     assert np.allclose(before.get_xydata(), [(1, 30), (3, 90)])
-    assert [text.get_text() for text in made.axes[0].texts] == ["7"]
+    (name,) = made.axes[0].texts
+    assert (name.get_text(), name.xy) == ("7", (3, pytest.approx(90)))  # where the line ends
     assert [text.get_text() for text in made.legends[0].get_texts()] == ["one"]
 
 
@@ -128,4 +129,4 @@ def test_the_mean_of_a_cluster_is_that_of_its_clients(quantity: str) -> None:
     frame = laboratory.per_cluster(history(), quantity)
     assert frame.index.tolist() == [1, 3]
     assert frame.columns.tolist() == [0, 1]
-    assert frame.loc[3].tolist() == ([0.75, 0.75] if quantity == "test_accuracy" else [2.0, 2.0])
+    assert frame.loc[3].tolist() == ([0.75, 0.875] if quantity == "test_accuracy" else [2.0, 5.0])

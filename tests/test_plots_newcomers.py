@@ -80,3 +80,4 @@ def test_every_federation_is_a_dot_and_the_truth_a_line() -> None:
     assert dots[1].get_offsets()[:, 1].tolist() == [3.0, 4.5]
     assert [line.get_segments()[0][0, 1] for line in truths] == [1.0, 4.0]
     assert abs(dots[1].get_offsets()[:, 0] - 1).max() < 0.35
+    assert [label.get_text() for label in rotate.get_xticklabels()] == ["one", "four"]

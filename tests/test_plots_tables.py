@@ -141,6 +141,8 @@ def test_prices_are_drawn_in_order_of_size() -> None:
     assert floral.lines[0].get_xdata().tolist() == [3.5, 38.0]
     assert floral.lines[0].get_ydata().tolist() == [84.0, 87.0]
     assert ensemble.lines[0].get_xdata().tolist() == [300.0]
+    bars = floral.lines[2][0].get_segments()
+    assert [bar[:, 1].tolist() for bar in bars] == [[84.0, 84.0], [86.5, 87.5]]  # a deviation to either side
     assert made.axes[0].get_xscale() == "log"
     across = [[line for line in axis.lines if list(line.get_xdata()) == [0, 1]] for axis in made.axes]
     assert [len(lines) for lines in across] == [0, 1, 0, 0]
