@@ -48,7 +48,7 @@ def chain(model: nn.Module) -> Layers | None:
             continue
         known = type(layer) in (nn.Linear, nn.Conv2d, HeConv2d, nn.Flatten, nn.Dropout, *PER_SAMPLE)
         plain = getattr(layer, "padding_mode", "zeros") == "zeros" and getattr(layer, "start_dim", 1) >= 1
-        if not known or not plain or hooks or list(layer.buffers()):
+        if not known or not plain or hooks:
             return None
         if getattr(layer, "inplace", False):
             # a second network, or a second gradient, needs the inputs as they were
