@@ -76,6 +76,13 @@ def make_task(
     )
 
 
+class Jitter(nn.Module):
+    """A layer that draws by itself."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return inputs + torch.rand_like(inputs) if self.training else inputs
+
+
 def single(task: Task, precision: torch.dtype = torch.float32) -> Task:
     """The same task in single precision, or in another."""
 

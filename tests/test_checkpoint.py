@@ -35,7 +35,7 @@ from floral_lite.federation import (
 )
 from floral_lite.methods import Method
 
-from .federations import make_task, normal, single
+from .federations import Jitter, make_task, normal, single
 
 
 def without_seconds(history: History) -> list[Any]:
@@ -223,13 +223,6 @@ def test_a_copy_of_a_checkpoint_is_the_users_own(ragged_task: Task, tmp_path: Pa
     save_checkpoint(rounds[1], tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {"round-000002", name}
     assert_all_same(load_checkpoint(tmp_path), rounds[1])
-
-
-class Jitter(nn.Module):
-    """A layer that draws by itself."""
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        return inputs + torch.rand_like(inputs) if self.training else inputs
 
 
 @pytest.mark.parametrize("layer", [nn.Dropout(0.5), Jitter()], ids=["dropout", "jitter"])

@@ -15,8 +15,7 @@ from floral_lite.methods import Method
 from floral_lite.roles import Roles
 from floral_lite.tasks import from_arrays
 
-from .federations import agree, identical, make_task, normal
-from .test_checkpoint import Jitter
+from .federations import Jitter, agree, identical, make_task, normal
 from .test_engine import HOOKED, METHODS, NETWORKS, task_of
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="this machine has no CUDA device")

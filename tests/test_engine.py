@@ -117,7 +117,7 @@ NETWORKS = {
         True,
     ),
     "on sequences": Network(
-        lambda: nn.Sequential(nn.Linear(4, 8), nn.Sigmoid(), nn.Flatten(), nn.Linear(40, 3)),
+        lambda: nn.Sequential(nn.Linear(4, 8), nn.Sigmoid(), nn.Flatten(1, 2), nn.Linear(40, 3)),
         normal(5, 4),
         True,
     ),
@@ -477,12 +477,15 @@ def test_steps_that_are_recorded_once_and_replayed(
         compare(task, methods.FLoRAL(task.model, 3, rank=1, router=NOISY))
 
 
+@pytest.mark.parametrize("which", ["fedprox", "fine-tuned"])
 @pytest.mark.parametrize("limit", [2, 10**9])
-def test_recorded_steps_find_what_their_method_remembers(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recorded_steps_find_what_their_method_remembers_and_leave_what_is_tested(
+    limit: int, which: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(rounds, "Steps", lambda record: Steps(replayed))
     monkeypatch.setattr(Memory, "clients_at_once", lambda *_: limit)
     task = task_of("wide", participation=1.0, momentum=0.9)
-    compare(task, HOOKED["fedprox"](task.model))
+    compare(task, HOOKED[which](task.model))
 
 
 class Noise:
@@ -572,9 +575,31 @@ def forward_of_its_own() -> nn.Module:
     return model
 
 
-def test_a_chain_is_of_layers_that_are_as_their_classes() -> None:
-    assert chain(hooked_backward()) is None
-    assert chain(forward_of_its_own()) is None
+def hooked_after_backward() -> nn.Module:
+    model = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3))
+    model[2].register_full_backward_hook(lambda module, gradients, _: (3 * gradients[0],))
+    return model
+
+
+def hooked_before() -> nn.Module:
+    model = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3))
+    model[2].register_forward_pre_hook(lambda module, inputs: (2 * inputs[0],))
+    return model
+
+
+NO_CHAIN = {
+    "hooked backward": hooked_backward,
+    "hooked after backward": hooked_after_backward,
+    "hooked before": hooked_before,
+    "forward of its own": forward_of_its_own,
+    "around the edges": lambda: nn.Conv2d(1, 2, 3, padding=1, padding_mode="circular"),
+    "the batch, too": lambda: nn.Sequential(nn.Linear(4, 3), nn.Flatten(0)),
+}
+
+
+@pytest.mark.parametrize("name", NO_CHAIN)
+def test_a_chain_is_of_layers_that_are_as_their_classes(name: str) -> None:
+    assert chain(NO_CHAIN[name]()) is None
 
 
 @pytest.mark.parametrize("build", [hooked, tied])
@@ -675,12 +700,15 @@ def test_in_single_precision_over_twenty_rounds(name: str) -> None:
 
 
 @pytest.mark.parametrize("which", ["fast", "loop"])
+@pytest.mark.parametrize("make", [methods.FLoRAL, methods.Ensemble])
 @pytest.mark.parametrize("name", ["mlp", "wide", "cnn", "attention"])
-def test_rounder_products_leave_parameters_and_averages_their_precision(name: str, which: Any) -> None:
+def test_rounder_products_leave_parameters_and_averages_their_precision(
+    name: str, make: Any, which: Any
+) -> None:
     """Clients that do not move average to what they were, and bfloat16 would round that at 4e-3."""
     slow = {"learning_rate": 1e-12, "router_learning_rate": 0.0}
     task = single(task_of(name, precision="bfloat16", **slow))
-    method = floral(task)
+    method = make(task.model, num_clusters=3)
     first, after = first_state(task, method), train(task, method, engine=which)
     for role, before in zip(after.state, first, strict=True):
         for parameter, tensor in role.items():

@@ -261,8 +261,8 @@ def test_a_learned_mixture_of_a_private_and_a_shared_model_agrees(task: Task) ->
 
 
 def twice(parts: dict[str, Any]) -> dict[str, Any]:
-    """A column of the first layer's weight is added to the last one's."""
-    return {**parts, "2.weight": parts["2.weight"] + parts["0.weight"][..., :3, :1]}
+    """The last layer's rows are scaled by a column of the first one, which a step would change too soon."""
+    return {**parts, "2.weight": parts["2.weight"] * parts["0.weight"][..., :3, :1]}
 
 
 class InParts(Shared):
@@ -510,6 +510,15 @@ def test_an_adaptor_that_is_another_for_a_stack_is_told_and_the_loop_takes_it(
                 train(task, method)
         ends.append(train(task, method, engine="loop" if kind is ForOne else "fast"))
     agree(*ends)
+
+
+def test_an_adaptor_without_factors_stands_beside_a_large_weight_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where factors would be run beside it."""
+    entry = {"weight": lambda layer, *_: VectorAdaptor("own", tuple(layer.weight.shape))}
+    monkeypatch.setitem(KINDS, nn.Linear, entry)
+    task = make_task(lambda: nn.Sequential(nn.Linear(40, 40), nn.Tanh(), nn.Linear(40, 3)), normal(40))
+    method = methods.FLoRAL(task.model, num_clusters=2, rank=1, router={"noise": 1})
+    agree(*(train(task, method, engine=engine) for engine in ("fast", "loop")))
 
 
 class OverClients(Router):

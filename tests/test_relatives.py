@@ -20,7 +20,7 @@ from floral_lite.models import reinitialised
 from floral_lite.roles import Roles, num_bytes
 from floral_lite.router import one_hot_logits
 
-from .federations import agree, first_state, identical, make_task, normal
+from .federations import Jitter, agree, first_state, identical, make_task, normal
 
 CLUSTERS = torch.tensor([0, 1, 2, 0, 1])
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -209,11 +209,12 @@ def test_fine_tuned_models_are_tested_and_forgotten(engine: Engine) -> None:
     assert tuned.history.rounds[-1].client_loss == pytest.approx([0.64, 0.64])
 
 
-def test_tuning_takes_the_batches_of_the_next_round() -> None:
+def test_tuning_takes_the_batches_and_the_draws_of_the_next_round(engine: Engine) -> None:
     """What a client would send then, were it alone: tested, it has the loss of the next round's model."""
-    task = make_task(lambda: nn.Linear(4, 3), normal(4), sizes=(7,), test_sizes=(5,), clusters=(0,))
-    tuned = train(task, methods.FineTuned(task.model), rounds=2)
-    plain = train(task, methods.FedAvg(task.model), rounds=3)
+    alone: dict[str, Any] = {"sizes": (7,), "test_sizes": (5,), "clusters": (0,)}
+    task = make_task(lambda: nn.Sequential(Jitter(), nn.Linear(4, 3)), normal(4), **alone)
+    tuned = train(task, methods.FineTuned(task.model), engine=engine, rounds=2)
+    plain = train(task, methods.FedAvg(task.model), engine=engine, rounds=3)
     losses = [[entry.test_loss for entry in run.history.rounds] for run in (tuned, plain)]
     assert losses[0] == pytest.approx(losses[1][1:])
 
