@@ -447,6 +447,12 @@ def test_a_client_with_a_fixed_route_trains_its_only_cluster(
     assert widths == {width}
 
 
+@pytest.mark.parametrize("name", ["mlp", "batch norm 1d"])
+def test_a_fixed_route_among_networks_whose_outputs_are_mixed(name: str) -> None:
+    task = task_of(name)
+    compare(task, methods.Ensemble(task.model, 3, routing="optimal", mix="outputs"))
+
+
 @pytest.mark.parametrize("name", ["cnn", "batch norm 2d", "images"])
 def test_convolutions_client_by_client(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """As a CPU trains and tests them where there is much to convolve."""

@@ -258,9 +258,18 @@ class Slower(methods.FedAvg):
         return gradients.map(lambda slope: self.share * slope)
 
 
-def test_methods_of_other_numbers_do_not_share_a_stack() -> None:
+class SlowlyTuned(methods.FineTuned):
+    """FineTuned at a share of the learning rate."""
+
+    def __init__(self, model: nn.Module, share: float) -> None:
+        super().__init__(model)
+        self.adaptation = Slower(model, share)
+
+
+@pytest.mark.parametrize("make", [Slower, SlowlyTuned])
+def test_methods_of_other_numbers_do_not_share_a_stack(make: Callable[[nn.Module, float], Method]) -> None:
     """The engine takes the method of the first run for all of a stack."""
     task = ragged("chain")
-    runs = [Run(task, Slower(task.model, share), seed) for seed, share in enumerate((1.0, 0.1))]
+    runs = [Run(task, make(task.model, share), seed) for seed, share in enumerate((1.0, 0.1))]
     for federation, run in zip(train_runs(runs, task.settings), runs, strict=True):
         agree(federation, alone(run))
