@@ -389,5 +389,5 @@ def test_the_effective_number_takes_one_hot_integers_and_refuses_a_single_mixtur
 
 def test_a_mixture_in_half_precision_sums_to_one_to_its_own_rounding() -> None:
     uniform = torch.full((4, 11), 1 / 11, dtype=torch.float16)
-    assert float(uniform[0].sum()) == 1 - 2**-11
+    assert 1e-5 < abs(float(uniform[0].sum()) - 1) < 1e-3
     assert float(effective_number(uniform)) == pytest.approx(1, rel=0.01)
