@@ -1,6 +1,6 @@
 """Centering: what all adaptors have in common belongs into the base."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -31,7 +31,7 @@ def center(
     adaptors: Mapping[str, Adaptor],
     base: Mapping[str, Tensor],
     clustered: Mapping[str, Tensor],
-    probability: Tensor | None = None,
+    probability: Tensor | Sequence[float] | None = None,
     p: float = 2.0,
     q: float = 2.0,
 ) -> Centered:
@@ -62,7 +62,9 @@ def center(
     )
     num_clusters = len(next(iter(clustered.values())))
     if probability is None:
-        probability = torch.full((num_clusters,), 1 / num_clusters, dtype=torch.float64)
+        probability = [1 / num_clusters] * num_clusters
+    if not isinstance(probability, Tensor):
+        probability = torch.as_tensor(probability, dtype=torch.float64)
     require(
         probability.shape == (num_clusters,),
         f"probability has the shape {tuple(probability.shape)}; give p(c) of each of {num_clusters} adaptors",

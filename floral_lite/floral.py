@@ -206,7 +206,9 @@ class Floral(nn.Module):
         return merged
 
     @torch.no_grad()
-    def center(self, probability: Tensor | None = None, p: float = 2.0, q: float = 2.0) -> dict[str, float]:
+    def center(
+        self, probability: Tensor | Sequence[float] | None = None, p: float = 2.0, q: float = 2.0
+    ) -> dict[str, float]:
         """Move the mean of the adaptors into the base, in place; see `centering.center`.
 
         Returns:
