@@ -524,6 +524,14 @@ def test_a_run_that_is_killed_early_goes_on_from_its_first_round(ragged_task: Ta
     assert_same(train(ragged_task, method, rounds=3, checkpoints=tmp_path), whole)
 
 
+def test_a_checkpoint_of_the_same_round_stays_as_it_is(ragged_task: Task, tmp_path: Path) -> None:
+    """As long as a new one is written, a run that goes on from it has no other."""
+    done, other = (train(ragged_task, make("fedavg", ragged_task), rounds=1, seed=seed) for seed in (0, 1))
+    for federation in (done, other):
+        save_checkpoint([federation], tmp_path)
+    assert_all_same(load_checkpoint(tmp_path), [done])
+
+
 def test_an_earlier_round_leaves_a_later_checkpoint(tmp_path: Path) -> None:
     task = tasks.load("digits-rotate", num_clients=2, num_clusters=1)
     early, late = (train(task, methods.FedAvg(task.model), rounds=rounds) for rounds in (1, 2))
@@ -538,9 +546,11 @@ def test_what_a_user_keeps_beside_checkpoints_stays(tmp_path: Path) -> None:
     task = tasks.load("digits-rotate", num_clients=2, num_clusters=1)
     train(task, methods.FedAvg(task.model), rounds=1, checkpoints=tmp_path)
     shutil.copytree(tmp_path / "round-000001", tmp_path / "round-1")
-    (tmp_path / "round-0").write_text("notes")
+    notes = ["round-0", "round-000000"]  # files, also under the name of a round
+    for name in notes:
+        (tmp_path / name).write_text("notes")
     train(task, methods.FedAvg(task.model), rounds=2, checkpoints=tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["round-0", "round-000002", "round-1"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [*notes, "round-000002", "round-1"]
 
 
 def test_any_folder_that_cannot_be_made_is_an_input_error() -> None:
