@@ -61,6 +61,7 @@ def test_nothing_is_overwritten_unless_it_is_asked_for(tmp_path: Path) -> None:
     [
         {"rounds": [asdict(entry) for entry in history().rounds[1:]]},
         {"rounds": [asdict(Round(1, train_loss=2.0, seconds=0.5)) | {"client_loss": [["low"]]}]},
+        {"rounds": [asdict(Round(1, train_loss=2.0, seconds=0.5)) | {"mixture": [0.5, 0.5]}]},
         {"clusters": ["north", "south"]},
         {"bytes_up": "96"},
         {"bytes_down": "88"},
@@ -71,6 +72,7 @@ def test_nothing_is_overwritten_unless_it_is_asked_for(tmp_path: Path) -> None:
     ids=[
         "no first round",
         "a word for a loss",
+        "a mixture of numbers",
         "words for clusters",
         "a word for bytes up",
         "a word for bytes down",
@@ -128,8 +130,9 @@ def test_the_clients_table_shows_the_last_evaluated_round() -> None:
 
 def test_evaluated_rounds_are_those_with_a_test_loss() -> None:
     assert [entry.round for entry in history().evaluated] == [2, 3]
-    # regression has no accuracy
+    # regression has no accuracy, and may fit its test data exactly
     rounds = [replace(entry, test_accuracy=None) for entry in history().rounds]
+    rounds[1].test_loss = 0.0
     assert [entry.round for entry in replace(history(), rounds=rounds).evaluated] == [2, 3]
     with pytest.raises(InputError, match="no round was evaluated yet"):
         _ = replace(history(), rounds=history().rounds[:1]).last_evaluated

@@ -371,6 +371,11 @@ def test_the_train_loss_is_weighted_by_the_training_samples(engine: Engine) -> N
     assert entry.train_loss == pytest.approx(3.25)
 
 
+def test_of_a_regression_no_client_has_an_accuracy() -> None:
+    history = run(first_loss_task((1, 1.0), (3, 2.0)), "fedavg").history
+    assert history.clients()["accuracy"].isna().all()
+
+
 def test_the_test_numbers_are_weighted_by_the_test_samples(ragged_task: Task, engine: Engine) -> None:
     """Client 0 has 1 test sample and is right; client 1 has 3 and is right once: 2 of 4."""
     model = nn.Linear(2, 2, bias=False)
