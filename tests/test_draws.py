@@ -113,6 +113,22 @@ def test_batches_come_first_so_that_nothing_else_changes_them() -> None:
     assert all(torch.equal(order[0], expected) for order in orders)
 
 
+def test_draws_come_in_the_order_in_which_those_of_the_stored_results_came() -> None:
+    augment = FlipAndCrop(padding=1)
+    task = a_task(augment)
+    drawn = draw(task, noisy(task), 20, Settings(batch_size=4, local_epochs=2), 1, 2, 3)
+    generator = stream(1, "batches", 2, 3)
+    orders = [torch.randperm(20, generator=generator) for _ in range(2)]
+    expected = (
+        torch.stack(orders),
+        augment.draws(40, generator).reshape(2, 20, 3),
+        noisy(task).draw(10, generator),
+        torch.randint(2**62, (10,), generator=generator),
+    )
+    found = (drawn.order, drawn.augment, drawn.noise, drawn.keys)
+    assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
+
+
 def test_more_samples_than_before_are_no_other_clients() -> None:
     """The draws of a client follow from its own number of samples, not from its shard."""
     task = a_task()
