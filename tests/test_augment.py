@@ -135,6 +135,21 @@ def test_an_image_is_changed_before_it_is_turned() -> None:
         assert torch.equal(seen.targets[place], pool.targets[own])
 
 
+class Middle(FlipAndCrop):
+    """Only the middle of an image."""
+
+    def __call__(self, inputs: Tensor, draws: Tensor) -> Tensor:
+        return inputs[..., 1:-1, 1:-1]
+
+
+def test_what_is_changed_may_have_another_shape() -> None:
+    task, rows = clusters_of_turned_images(), torch.tensor([[0, 2], [4, 1]])
+    changes = Changes(Middle(), Middle().draws(4, torch.Generator()).reshape(2, 2, 3))
+    for shards in (task.train, list(task.train)):
+        whole, seen = gather(shards, [1, 0], rows % 3), gather(shards, [1, 0], rows % 3, changes)
+        assert torch.equal(seen.inputs, whole.inputs[..., 1:-1, 1:-1])
+
+
 def test_the_engines_change_turned_images_alike() -> None:
     task = clusters_of_turned_images()
     fast, loop = (train(task, methods.FedAvg(task.model), engine=engine, seed=3) for engine in ENGINES)
