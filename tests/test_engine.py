@@ -678,6 +678,21 @@ class Residual(nn.Module):
         return inputs + self.norm(self.inner(inputs)).tanh()
 
 
+class Several(methods.LocalAdaptor):
+    """Three adaptors of a client's own, added up."""
+
+    def initialise(self, clusters: Tensor, seed: int) -> Roles:
+        """Each of them as the only one would be."""
+        first = super().initialise(clusters, seed)
+        private = {name: tensor.repeat_interleave(3, dim=1) for name, tensor in first.private.items()}
+        return first._replace(private=private)
+
+
+def test_adaptors_that_lie_in_memory_as_a_method_likes_learn() -> None:
+    task = task_of("wide")
+    compare(task, Several(task.model, rank=2))
+
+
 def test_samples_that_meet_where_nothing_is_seen_of_it_at_first() -> None:
     task = make_task(lambda: nn.Sequential(nn.Linear(4, 6), Residual(), nn.Linear(6, 3)), normal(4))
     compare(task, floral(task))
