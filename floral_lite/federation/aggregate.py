@@ -212,7 +212,7 @@ class Sums:
             shared[name] = (before + average if self.as_updates else average).to(before.dtype)
         for name, before in self.state.clustered.items():
             sums = self.sums.clustered[name]
-            weights = self.weights.view(-1, *[1] * (before.dim() - 1)).to(sums.dtype)
+            weights = self.weights.view(-1, *[1] * (before.dim() - 1))
             average = before + sums / weights if self.as_updates else sums / weights
             clustered[name] = torch.where(weights > 0, average.to(before.dtype), before)
         return Roles(shared, clustered, self.private)
