@@ -197,6 +197,22 @@ class UpToEight(nn.Linear):
         return super().forward(inputs.flatten(1) + inputs.new_zeros(8, 1)[: len(inputs)])
 
 
+class Refusing(nn.Linear):
+    """Says so itself."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        if len(inputs) > 8:
+            raise ValueError("no more than eight")
+        return super().forward(inputs.flatten(1))
+
+
+class Rooted(nn.Module):
+    """Has no number to say where an input is below 0."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return inputs.sqrt()
+
+
 class Attention(nn.Module):
     def __init__(self, dropout: float) -> None:
         super().__init__()
@@ -218,6 +234,8 @@ MEETINGS: dict[str, tuple[Callable[[], nn.Module], bool, bool]] = {
     "without statistics": (lambda: between(nn.BatchNorm1d(6, track_running_stats=False)), True, True),
     "a user's own": (lambda: between(Centred(1.0)), True, True),
     "no more than eight": (lambda: UpToEight(20, 3), True, True),
+    "no more than eight, it says": (lambda: Refusing(20, 3), True, True),
+    "who knows": (lambda: between(Rooted()), True, True),
     "nothing at first": (lambda: between(Centred(0.0)), True, True),
     # with more samples every output is smaller
     "shares of the batch": (lambda: nn.Sequential(nn.Flatten(), nn.Linear(20, 3), nn.Softmax(0)), True, True),
@@ -415,6 +433,16 @@ def test_where_memory_is_not_enough_a_round_begins_anew_in_smaller_stacks(
     losses = [[entry.train_loss for entry in run.history.rounds] for run in (tried, quiet)]
     assert losses[0] == pytest.approx(losses[1], rel=1e-12)
     assert len(losses[0]) == 2
+
+
+def test_stacks_are_halved_as_often_as_memory_is_not_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    task, done = mlp_task(rounds=2, participation=1.0), []
+    monkeypatch.setattr(Memory, "clients_at_once", lambda *_: 4)
+    sizes = short_of_memory(monkeypatch, lambda _, size: size > 2 - len(done))  # in each round a smaller one
+    train(task, methods.FedAvg(task.model), on_round=done.append)
+    assert len(done) == 2
+    assert sizes[0] == 3
+    assert sizes[-1] == 1
 
 
 def test_memory_that_is_never_enough_is_told_in_a_sentence_and_what_was_done_is_kept(
