@@ -209,12 +209,24 @@ class Recurrent(nn.Module):
         return self.out(self.cell(inputs[..., None])[0][:, -1])  # type: ignore[no-any-return]
 
 
+class Counting(nn.Linear):
+    """Counts in a tensor of its own, which is no buffer."""
+
+    def __init__(self) -> None:
+        super().__init__(5, 2)
+        self.calls = torch.zeros(())
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        self.calls += 1
+        return super().forward(inputs)
+
+
 @pytest.mark.filterwarnings("ignore:There is a performance drop")
-def test_a_layer_that_vmap_does_not_know_is_told_with_the_way_out() -> None:
-    task = two_clients(Recurrent)
-    with pytest.raises(
-        InputError, match=r"Recurrent cannot run for many clients at once, use engine='loop': .*lstm"
-    ):
+@pytest.mark.parametrize(("model", "told"), [(Recurrent, "lstm"), (Counting, "in-place operation")])
+def test_a_layer_that_vmap_does_not_know_is_told_with_the_way_out(model: type[nn.Module], told: str) -> None:
+    task = two_clients(model)
+    message = rf"{model.__name__} cannot run for many clients at once, use engine='loop': .*{told}"
+    with pytest.raises(InputError, match=message):
         train(task, methods.FedAvg(task.model))
     assert len(train(task, methods.FedAvg(task.model), engine="loop").history.rounds) == 2
 

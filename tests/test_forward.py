@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from floral_lite import methods
-from floral_lite.federation.forward import run, running_statistics
+from floral_lite.federation.forward import run, running_statistics, under_vmap
 from floral_lite.methods import Method
 from floral_lite.mixing import Route
 from floral_lite.roles import Roles
@@ -149,6 +149,12 @@ def test_the_key_decides_what_is_dropped_and_without_one_torch_does() -> None:
     assert torch.equal(torch.get_rng_state(), before)
     outputs(None)
     assert not torch.equal(torch.get_rng_state(), before)
+
+
+def test_what_is_not_vmaps_fault_is_raised_as_it_is() -> None:
+    """A round that does not fit into memory is then tried in smaller stacks."""
+    with pytest.raises(torch.cuda.OutOfMemoryError), under_vmap(nn.Linear(1, 1)):
+        raise torch.cuda.OutOfMemoryError("CUDA out of memory.")
 
 
 def test_noise_changes_the_mixture() -> None:
