@@ -645,6 +645,17 @@ def test_losses_of_many_steps_are_summed_in_single_precision() -> None:
     assert fast.rounds[0].train_loss == pytest.approx(loop.rounds[0].train_loss, rel=0.02)
 
 
+def test_the_shares_of_a_test_shard_sum_to_1_in_half_precision() -> None:
+    """Thirteen times 1/13, each rounded to bfloat16, is 1.003, and would make the next number of the loss."""
+    model = nn.Linear(1, 1, bias=False).bfloat16()
+    nn.init.zeros_(model.weight)
+    shards = [Shard(*(torch.full((13, 1), value).bfloat16() for value in (1.0, 3.0)))]
+    clusters, settings = torch.tensor([0]), Settings(rounds=1, learning_rate=1e-30)
+    task = Task("half", model, functional.l1_loss, shards, shards, clusters, settings, {})
+    (entry,) = train(task, methods.FedAvg(model)).history.rounds
+    assert entry.test_loss == pytest.approx(3)
+
+
 def test_inputs_may_be_another_models_features() -> None:
     """Which know where they came from, as long as nobody tells them to forget."""
     task = make_task(lambda: nn.Linear(4, 3), normal(4))
