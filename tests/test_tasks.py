@@ -741,6 +741,15 @@ def numbers(*shape: int, dtype: torch.dtype = torch.float32) -> Shard:
             numbers(),
             r"targets of shape \(4,\).*outputs have shape \(4, 3\).*\[:, None\]",
         ),
+        # which would compare each sample with the targets of all
+        *(
+            (loss, numbers(), r"targets of shape \(4,\).*\[:, None\]")
+            for loss in (
+                *(functional.smooth_l1_loss, functional.huber_loss, nn.MSELoss(), nn.L1Loss()),
+                *(nn.SmoothL1Loss(), nn.HuberLoss(), nn.BCELoss(), nn.BCEWithLogitsLoss()),
+                *(functional.binary_cross_entropy, functional.binary_cross_entropy_with_logits),
+            )
+        ),
         (functional.l1_loss, numbers(1), r"targets of shape \(4, 1\).*outputs have shape \(4, 3\)"),
         (functional.mse_loss, numbers(3, dtype=torch.int64), r"targets of torch.int64.*to\(torch"),
         (functional.cross_entropy, numbers(1, dtype=torch.int64), r"targets of shape \(4, 1\).*\[:, 0\]"),
