@@ -351,6 +351,13 @@ def test_another_run_is_not_resumed(
         train(ragged_task, method, **{**run, "rounds": 3, **change})
 
 
+def test_of_another_seed_and_what_follows_from_it_the_seed_is_told(tmp_path: Path) -> None:
+    first, other = (tasks.load("digits-rotate", num_clients=2, num_clusters=1, seed=seed) for seed in (0, 1))
+    train(first, methods.FedAvg(first.model), rounds=1, checkpoints=tmp_path)
+    with pytest.raises(InputError, match=r"^seed is 1, but"):
+        train(other, methods.FedAvg(other.model), seed=1, rounds=2, checkpoints=tmp_path)
+
+
 def test_checkpoints_need_a_distance_of_at_least_one_round(ragged_task: Task, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="checkpoint_every is 0; it must be at least 1"):
         train(ragged_task, make("fedavg", ragged_task), checkpoints=tmp_path, checkpoint_every=0)

@@ -355,6 +355,11 @@ def test_a_run_leaves_the_global_generators_and_the_task_alone(ragged_task: Task
         assert parameter.grad is None
 
 
+def test_a_task_that_moves_leaves_its_model_where_it_is(ragged_task: Task) -> None:
+    there = ragged_task.to(torch.device("meta"))
+    assert [next(task.model.parameters()).is_meta for task in (there, ragged_task)] == [True, False]
+
+
 def first_loss_task(*clients: tuple[int, float]) -> Task:
     """Regression from w = 0, where a client with n samples of target y has a first loss of y^2."""
     model = nn.Linear(1, 1, bias=False)
