@@ -366,6 +366,8 @@ def test_arrays_that_hide_something_are_refused() -> None:
     values = np.linspace(0, 1, 80, dtype=np.float32).reshape(20, 4)
     labels = np.arange(20) % 2
     masked = np.ma.masked_greater(values, 0.9)
+    nothing_masked = np.ma.masked_greater(values, 2)
+    assert len(tasks.from_arrays(nothing_masked, labels, model=nn.Linear(4, 2), num_clients=2).train) == 2
     learned = [torch.ones(4, requires_grad=True) for _ in range(20)]
     for inputs, words in ((masked, "masked"), (learned, "cannot be read as one array")):
         with pytest.raises(InputError, match=words):
