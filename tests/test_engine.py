@@ -26,6 +26,7 @@ from floral_lite.roles import Roles
 
 from .federations import (
     Draw,
+    Jitter,
     agree,
     first_state,
     make_task,
@@ -675,6 +676,13 @@ class ScaleV(nn.Module):
 def test_a_parameter_may_be_called_like_a_factor() -> None:
     task = make_task(lambda: nn.Sequential(nn.Linear(4, 3), ScaleV()), normal(4))
     compare(task, methods.Ensemble(task.model, 2))
+
+
+def test_layers_that_draw_draw_for_each_client_of_a_stack_apart() -> None:
+    task = make_task(lambda: nn.Sequential(Jitter(), nn.Linear(4, 3)), normal(4), participation=1.0)
+    task = replace(task, train=[task.train[0]] * 5)
+    state = train(task, methods.Local(task.model), rounds=1, batch_size=99, shuffle=False).state
+    assert len(state.private["1.weight"].unique(dim=0)) == 5
 
 
 class Residual(nn.Module):
