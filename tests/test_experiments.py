@@ -219,8 +219,9 @@ def test_twice_the_clusters_halve_each_cluster() -> None:
     (run,) = make_runs([Cell(half, "digits-rotate", seed=1)])
     mixture = run.method.mixtures(run.method.initialise(run.task.clusters, 1).private, 20)
     assert mixture.argmax(dim=1).tolist() == [client % 2 for client in range(20)]
-    tenth = replace(half, clusters_factor=0.1)
-    assert method_options(Cell(tenth, "digits-rotate", seed=1))["num_clusters"] == 1
+    for factor, rounded in ((0.1, 1), (0.7, 3)):  # at least 1
+        row = replace(half, clusters_factor=factor)
+        assert method_options(Cell(row, "digits-rotate", seed=1))["num_clusters"] == rounded
 
 
 @pytest.mark.parametrize("row", ["floral-1-half-c", "floral-1-double-c", "floral-1-optimal"])

@@ -177,10 +177,7 @@ def against_true_clusters(cell: Cell, run: Run, history: History) -> History:
     return replace(history, clusters=clusters.tolist(), rounds=rounds)
 
 
-LAYERS: dict[str, tuple[type[nn.Module], ...]] = {
-    "linear": (nn.Linear,),
-    "conv": (nn.Conv1d, nn.Conv2d, nn.Conv3d),
-}
+LAYERS: dict[str, type[nn.Module]] = {"linear": nn.Linear, "conv": nn.Conv2d}
 
 
 def adapt_only(method: methods.Method, layers: Sequence[str]) -> None:
@@ -195,7 +192,7 @@ def adapt_only(method: methods.Method, layers: Sequence[str]) -> None:
     """
     if not isinstance(method, methods.FLoRAL | methods.LocalAdaptor):
         raise InputError(f"layers is {list(layers)}, but {method.name} has no adaptors: leave it out")
-    kept = tuple(kind for name in layers for kind in LAYERS[name])
+    kept = tuple(LAYERS[name] for name in layers)
     method.plan = {
         name: adaptor
         for name, adaptor in method.plan.items()
