@@ -64,8 +64,10 @@ class Steps:
         """A local step of a stack of clients that `fixed` returned, or of the first ones of it."""
         if self.record is None:
             return step(client, velocity, batch, start)
-        # which stack's memory, and of how many of its clients
-        key = client.tensors()[0].data_ptr(), *_shapes([tensor for tensor in batch if tensor is not None])
+        key = (
+            client.tensors()[0].data_ptr(),
+            *_shapes([*client.tensors(), *(tensor for tensor in batch if tensor is not None)]),
+        )
         if key not in self._recorded and len(self._recorded) < MOST:
             try:
                 self._recorded[key] = self.record(step, client, velocity, batch, start)
