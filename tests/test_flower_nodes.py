@@ -90,6 +90,19 @@ def test_a_node_that_comes_back_as_another_client_is_that_client(first: int) -> 
     assert listen(nodes, grid) == {0: 100, 1: 101}
 
 
+def test_a_node_that_comes_back_has_as_long_for_its_answer_as_at_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    grid, nodes, now = answering({100: 0, 101: 1}), Nodes(2), [0.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    assert listen(nodes, grid) == {0: 100, 1: 101}
+    node = grid.node_of.pop(1)
+    assert listen(nodes, grid) == {0: 100}
+    grid.node_of[1], grid.at_once, now[0] = node, 0, 1e6
+    monkeypatch.setattr("time.sleep", lambda _: setattr(grid, "at_once", 9))
+    assert nodes.wait(grid, [0, 1], least=1, patience=-1) == {0: 100, 1: 101}
+
+
 def test_a_number_that_is_taken_is_asked_for_again() -> None:
     """As between two rounds, where nobody sees that the node was away."""
     claims = {100: 0, 101: 0}
@@ -104,11 +117,16 @@ def test_who_is_gone_before_the_answer_comes_is_not_there() -> None:
     grid.at_once = 0
     listen(nodes, grid)
     del grid.node_of[1]
+    grid.at_once = 1
+    assert nodes.wait(grid, [0, 1], least=1, patience=-1) == {0: 100}
     grid.at_once = 9
     assert listen(nodes, grid) == {0: 100}
 
 
-def test_rounds_wait_only_once_for_a_node_that_never_says_who_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rounds_wait_only_once_for_a_node_that_never_says_who_it_is(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "flwr")
     grid, nodes, now = answering({100: 0, 101: 1}), Nodes(2), [0.0]
     grid.at_once = 1  # client 0 answers, then nobody
 
@@ -124,6 +142,7 @@ def test_rounds_wait_only_once_for_a_node_that_never_says_who_it_is(monkeypatch:
         assert nodes.wait(grid, [0, 1], least=1, patience=60) == {0: 100}
         waits.append(now[0] - begun)
     assert waits == [601, 61, 61]
+    assert caplog.messages == ["waiting for clients [1]"] * 3  # once a round, not once a second
 
 
 def test_waiting_ends_with_all_or_with_patience(monkeypatch: pytest.MonkeyPatch) -> None:
