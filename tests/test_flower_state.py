@@ -48,6 +48,13 @@ def test_a_round_that_ends_after_a_later_one_is_not_kept(tmp_path: Path) -> None
     assert values(file.load(6, theta(0))) == [5, 5]
 
 
+def test_what_a_round_leaves_as_it_was_is_kept(tmp_path: Path) -> None:
+    """A router that is given, say: it is the same tensor before and after."""
+    given = theta(2)
+    OwnFile(tmp_path, NAME, 7).save(1, given, given)
+    assert values(OwnFile(tmp_path, NAME, 7).load(2, theta(0))) == [2, 2]
+
+
 def test_clients_and_federations_have_files_of_their_own(tmp_path: Path) -> None:
     OwnFile(tmp_path, NAME, 7).save(1, theta(0), theta(1))
     assert values(OwnFile(tmp_path, NAME, 8).load(2, theta(0))) == [0, 0]
@@ -109,10 +116,11 @@ def test_a_damaged_file_is_told_and_left(size: int, tmp_path: Path) -> None:
     assert file.path.stat().st_size == size
 
 
-def test_a_file_without_its_round_is_told(tmp_path: Path) -> None:
+@pytest.mark.parametrize("metadata", [None, {"floral_lite": "1"}, {"round": "one"}], ids=str)
+def test_a_file_without_its_round_is_told(metadata: dict[str, str] | None, tmp_path: Path) -> None:
     file = OwnFile(tmp_path, NAME, 7)
     file.path.parent.mkdir()
-    save_file({"before/theta": torch.zeros(2)}, file.path)
+    save_file({"before/theta": torch.zeros(2)}, file.path, metadata)
     with pytest.raises(InputError, match="is damaged"):
         file.load(2, theta(0))
 
