@@ -13,6 +13,9 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
+# What `flwr run` gives to all.
+RUN_CONFIG = {"data": "the app's"}
+
 # What happens to a client's reply on its way: client number, message that was sent, the reply.
 Meddle = Callable[[int, Message, Message], list[Message]]
 
@@ -81,7 +84,7 @@ class LocalGrid(Grid):
             node_id=100 + client,
             node_config={"partition-id": client, **self.node_config},
             state=RecordDict(),  # a new one each time: a SuperNode that restarts has lost it
-            run_config={},
+            run_config=RUN_CONFIG,
         )
         try:
             reply = self.app(message, context)

@@ -2,7 +2,8 @@
 
 import logging
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -30,7 +31,7 @@ from floral_lite.methods import METHODS, ROUTER, Method
 from floral_lite.roles import Roles
 
 from .federations import first_state, make_task, normal, single
-from .flower_grid import LocalGrid, Meddle
+from .flower_grid import RUN_CONFIG, LocalGrid, Meddle
 
 SEED = 3
 # What the engines' histories have and Flower's has not: it would need the routers.
@@ -56,7 +57,7 @@ def make(name: str, task: Task, **options: Any) -> Method:
 
 
 def server_context() -> Context:
-    return Context(run_id=1, node_id=0, node_config={}, state=RecordDict(), run_config={})
+    return Context(run_id=1, node_id=0, node_config={}, state=RecordDict(), run_config=RUN_CONFIG)
 
 
 class Flown:
@@ -201,13 +202,18 @@ def test_so_it_is_where_the_router_draws_noise(tmp_path: Path) -> None:
     assert_same(Flown(task, method, tmp_path).federation, train(task, method, seed=SEED))
 
 
-def test_adaptors_are_centered_with_the_weights_that_came(tmp_path: Path) -> None:
+def test_adaptors_are_centered_with_the_weights_that_came_and_a_user_s_words_are_passed_on(
+    tmp_path: Path,
+) -> None:
     task = a_task(participation=1.0, router_learning_rate=20.0)
     method = make("floral", task)
     run = Run(task, method, SEED)
     strategy = RolesStrategy(run, tmp_path / "server", patience=0.01)
     grid = LocalGrid(client_app(lambda _: run, tmp_path / "clients"), task.num_clients)
-    strategy.start(grid, strategy.arrays, num_rounds=5)
+    strategy.start(grid, strategy.arrays, num_rounds=5, train_config=ConfigRecord({"mine": 1, "round": 9}))
+    asked = [one[1] for one in grid.sent if one[1].metadata.message_type == "train"]
+    told = [message.content.config_records["config"] for message in asked]
+    assert {(config["mine"], config["round"]) for config in told} == {(1, number) for number in range(1, 6)}
     engine = train(task, method, seed=SEED)
     sizes = torch.tensor([float(len(shard)) for shard in task.train])
     probability = cluster_probability(method.mixtures(engine.state.private, 5), sizes)
@@ -419,11 +425,11 @@ def whole_rounds(flown: Flown) -> list[Any]:
     return flown.server.history.rounds
 
 
-def test_a_client_is_tested_as_exactly_as_in_the_engines(
+def test_a_client_is_trained_as_asked_and_tested_as_exactly_as_in_the_engines(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else a GPU would test a convolution in TF32, whatever the precision of the training."""
-    inside, seen = [], []
+    inside, trained, seen = [], [], []
 
     @contextmanager
     def arithmetic(precision: str) -> Iterator[None]:
@@ -431,14 +437,20 @@ def test_a_client_is_tested_as_exactly_as_in_the_engines(
         yield
         inside.pop()
 
+    def training(*arguments: Any) -> tuple[Roles, float]:
+        trained.append(list(inside))
+        return local_training(*arguments)
+
     def tested(*arguments: Any) -> Score:
         seen.append(list(inside))
         return evaluate(*arguments)
 
     monkeypatch.setattr("floral_lite.flower.client.arithmetic", arithmetic)
+    monkeypatch.setattr("floral_lite.flower.client.local_training", training)
     monkeypatch.setattr("floral_lite.flower.client.evaluate", tested)
     task = single(a_task(rounds=1, precision="tf32"))
     Flown(task, make("fedavg", task), tmp_path)
+    assert trained == [["tf32"]] * 4
     assert seen == [["float32"]] * task.num_clients
 
 
@@ -446,18 +458,26 @@ def test_layers_that_draw_by_themselves_draw_something_else_at_each_client(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drawn: list[float] = []
+    in_tests: list[float] = []
 
     def training(*arguments: Any) -> tuple[Roles, float]:
         drawn.append(float(torch.rand(())))
         return local_training(*arguments)
 
+    def tested(*arguments: Any) -> Score:
+        in_tests.append(float(torch.rand(())))
+        return evaluate(*arguments)
+
     monkeypatch.setattr("floral_lite.flower.client.local_training", training)
+    monkeypatch.setattr("floral_lite.flower.client.evaluate", tested)
     task = a_task(rounds=2)
     Flown(task, make("fedavg", task), tmp_path / "first")
     Flown(task, make("fedavg", task), tmp_path / "again")
     once, again = drawn[: len(drawn) // 2], drawn[len(drawn) // 2 :]
     assert once == again
     assert len(set(once)) == len(once) == 8
+    assert in_tests[:10] == in_tests[10:]
+    assert len(set(in_tests)) == 10
 
 
 @pytest.mark.parametrize("name", ["floral", "ensemble"])
@@ -523,6 +543,8 @@ def test_a_server_takes_a_run_only(tmp_path: Path) -> None:
     task = a_task()
     with pytest.raises(InputError, match=r"min_replies is 1\.5; it must be a whole number"):
         RolesStrategy(Run(task, make("fedavg", task), SEED), tmp_path, min_replies=1.5)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"min_replies is 5; of the 5 clients 4 are sampled a round"):
+        RolesStrategy(Run(task, make("fedavg", task), SEED), tmp_path, min_replies=5)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -530,6 +552,69 @@ def test_a_server_takes_a_run_only(tmp_path: Path) -> None:
 def test_a_server_that_would_wait_for_no_reply_is_refused(timeout: Any, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=f"timeout is '?{timeout}"):
         server_app(dict, tmp_path, timeout=timeout)  # type: ignore[arg-type]
+
+
+def test_a_round_waits_for_replies_as_long_as_the_server_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[float | None] = []
+
+    def in_vain(
+        grid: LocalGrid, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> list[Message]:
+        waits.append(timeout)
+        return []
+
+    monkeypatch.setattr(LocalGrid, "send_and_receive", in_vain)
+    task = a_task(rounds=1)
+    Flown(task, make("fedavg", task), tmp_path, timeout=7.0)
+    assert waits == [7.0, 7.0]  # of the training, and of the test
+
+
+def test_the_rounds_are_a_part_of_the_time(tmp_path: Path) -> None:
+    task = a_task(rounds=2)
+    begun = time.perf_counter()
+    rounds = Flown(task, make("fedavg", task), tmp_path).server.history.rounds
+    assert 0 < sum(entry.seconds for entry in rounds) < time.perf_counter() - begun
+
+
+def test_a_round_without_a_test_misses_nobody(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "flwr")
+    task = a_task(rounds=1, evaluate_every=0)
+    Flown(task, make("fedavg", task), tmp_path)
+    assert not any("goes on without" in line for line in caplog.messages)
+
+
+def test_a_server_s_optimizer_leaves_what_nobody_has_changed(tmp_path: Path) -> None:
+    """Adam would take the rounding of an average for a gradient."""
+    task = a_task(rounds=2, server_optimizer="adam", server_learning_rate=0.05)
+    for shard in task.train:
+        shard.inputs[:, 0] = 0
+    method = make("fedavg", task)
+    before = first_state(task, method, SEED).shared["0.weight"]
+    after = Flown(task, method, tmp_path).server.state.shared["0.weight"]
+    assert torch.equal(after[:, 0], before[:, 0])
+    assert not torch.equal(after[:, 1], before[:, 1])
+
+
+def test_a_supernode_s_own_configuration_counts_before_the_app_s_and_has_its_folder(tmp_path: Path) -> None:
+    task = a_task(rounds=1)
+    run = Run(task, make("floral", task), SEED)
+    asked: list[dict[str, Any]] = []
+
+    def made(config: Mapping[str, Any]) -> Run:
+        asked.append(dict(config))
+        return run
+
+    own = {"folder": str(tmp_path / "own"), "data": "mine"}
+    grid = LocalGrid(client_app(made, tmp_path / "unused"), 5, **own)
+    server_app(made, tmp_path / "server", patience=0.01)(grid, server_context())
+    server, *clients = asked
+    assert server == {"data": "the app's"}
+    assert {number: own | {"partition-id": number} for number in range(5)} == {
+        config["partition-id"]: config for config in clients
+    }
+    assert {path.parents[1] for path in tmp_path.rglob("client-*")} == {tmp_path / "own"}
 
 
 def test_a_client_that_diverges_keeps_what_it_had(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -574,6 +659,8 @@ def test_a_client_whose_loss_alone_diverges_keeps_what_it_had(
     caplog.set_level(logging.WARNING, "flwr")
     flown = Flown(task, make("local-adaptor", task), tmp_path)
     assert [client for client in range(5) if flown.own(client).exists()] == [0, 2, 3]
+    assert flown.server.history.rounds[0].test_loss is not None
+    assert flown.server.history.rounds[0].client_accuracy is None  # of a regression
     (line,) = caplog.messages
     assert "client 1 is dropped" in line
     assert "learning rates" in line
