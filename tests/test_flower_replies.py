@@ -25,6 +25,7 @@ from floral_lite.federation.server import first_moments, server_step
 from floral_lite.flower import RolesStrategy, client_app
 from floral_lite.flower.averages import (
     MEDIAN,
+    Averaging,
     average,
     average_of_sums,
     clip_update,
@@ -464,6 +465,10 @@ def test_an_update_is_clipped_to_the_norm_but_for_statistics() -> None:
     torch.testing.assert_close(clipped.shared["a"], torch.tensor([0.3, 0.0]))
     torch.testing.assert_close(clipped.clustered["b"], torch.tensor([[0.0], [0.4]]))
     assert clipped.shared["n.running_mean"] == 9
+    # and so it is before a share at the ends is left out
+    reply = Trained(after, 2.0, torch.ones(2).double(), 0.0)
+    trimmed = Averaging(clip_norm=0.5, trim=0.1, weighted=False).of(before, [reply], as_updates=False)
+    torch.testing.assert_close(trimmed.shared["a"], clipped.shared["a"])
 
 
 def test_the_trimmed_mean_is_that_of_repeated_samples() -> None:
