@@ -148,18 +148,39 @@ def test_several_seeds_are_trained_together_and_each_as_on_its_own(
     assert histories[0].rounds[-1].client_loss != histories[1].rounds[-1].client_loss
 
 
+def test_a_run_that_is_not_tested_keeps_its_history_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["run", "synthetic-linear", "--rank", "1", "--rounds", "1", "--evaluate-every", "0"]
+    command += ["--seeds", "2", "--device", "cpu", "--out", str(tmp_path / "run")]
+    assert call(monkeypatch, *command) == 0
+    assert [path.name for path in (tmp_path / "run" / "seed-1").iterdir()] == ["history.json"]
+    assert "over the" not in capsys.readouterr().out
+
+
+def test_how_it_is_computed_and_kept_is_what_was_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: dict[str, Any] = {}
+    monkeypatch.setattr(cli, "checkpointed_rounds", lambda *runs, **options: given.update(options) or [])
+    command = ["run", "synthetic-linear", "--rank", "1", "--engine", "loop", "--max-memory", "1.5"]
+    assert call(monkeypatch, *command, "--checkpoint-every", "3", "--out", str(tmp_path / "run")) == 0
+    wanted = {"every": 3, "engine": "loop", "max_memory": 1_500_000_000}
+    assert given == wanted | {"folder": tmp_path / "run" / "checkpoints"}
+
+
 def test_any_setting_and_any_option_of_the_method_can_be_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     command = ["run", "digits-label-groups", "--rounds", "1", "--data-fraction", "0.1", "--device", "cpu"]
     command += ["--set", "batch_size=4", "--set", "clip_norm=1", "--set", "server_optimizer=adam"]
     command += ["--option", "convolution=filter", "--option", 'router={"temperature": 2}']
-    command += ["--set", "stateful=false"]
+    command += ["--set", "stateful=false", "--precision", "bfloat16"]
     assert call(monkeypatch, *command, "--out", str(tmp_path / "run")) == 0
     config = History.load(tmp_path / "run/history.json").config
     wanted = {"rounds": 1, "batch_size": 4, "clip_norm": 1, "server_optimizer": "adam", "stateful": False}
     assert {name: config[name] for name in wanted} == wanted
-    assert config["convolution"] == "filter"
+    assert (config["convolution"], config["precision"]) == ("filter", "bfloat16")
     assert config["router"]["temperature"] == 2
     assert config["num_clusters"] == config["task_clusters"] == 5  # the task's own
 
@@ -191,7 +212,9 @@ def test_the_engine_can_be_chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_lists(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert call(monkeypatch, "tasks") == 0
-    assert "mnist-label-shift" in capsys.readouterr().out
+    listed = capsys.readouterr().out
+    assert "mnist-label-shift" in listed
+    assert "(K = 300, C = 4)" in listed
     assert call(monkeypatch, "methods") == 0
     listed = capsys.readouterr().out
     assert all(f"{name} " in listed for name in methods.METHODS)
