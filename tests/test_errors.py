@@ -26,6 +26,10 @@ def test_an_unknown_name_is_answered_with_the_nearest(typed: str, nearest: str) 
     assert all(name in message for name in NAMES)
 
 
+def test_the_nearest_name_is_told_as_it_is_written() -> None:
+    assert "did you mean 'FedAvg'?" in str(unknown("row", "fedavgg", ["FedAvg", "FLoRAL"]))
+
+
 @pytest.mark.parametrize("typed", ["", "xyz", "日本", "lr"])
 def test_a_name_like_no_other_gets_an_answer_but_no_hint(typed: str) -> None:
     known = "There are: digits-label-shift, digits-rotate, mnist-rotate"

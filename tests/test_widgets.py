@@ -68,12 +68,21 @@ def test_static_slider_holds_one_picture_a_value_and_shows_the_first(monkeypatch
     assert [image.startswith("<div hidden>") for image in images] == [True, False, True]
     assert 'alt="some squares (squares = 3)"' in images[2]
     assert 'max="2" value="1" aria-valuetext="2"' in page
+    assert 'data-values="1 2 3"' in page
 
 
 def test_a_slider_may_tell_each_value_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(widgets.STATIC_VARIABLE, "1")
     page = make_page(alt=lambda count: f"{count} squares")
     assert re.findall(r'alt="([^"]*) \(', page) == ["1 squares", "2 squares", "3 squares"]
+
+
+def test_a_slider_in_words_says_where_it_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(widgets.STATIC_VARIABLE, "1")
+    both = make(alt=lambda count: f"{count} squares", label="C < 4")
+    assert isinstance(both, widgets.OnPage)
+    assert both.words == "2 squares (a slider: C < 4)"
+    assert "C &lt; 4 = <span" in both.page
 
 
 def test_the_stops_may_be_an_array(monkeypatch: pytest.MonkeyPatch) -> None:
