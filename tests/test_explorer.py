@@ -148,9 +148,13 @@ def test_limits_leave_room_for_every_row(frame: pd.DataFrame) -> None:
 def test_logarithmic_axis(frame: pd.DataFrame) -> None:
     explorer = make(frame.assign(loss=10.0 ** (frame["step"] - 2)), log="y")
     assert explorer.limits("y") == pytest.approx((10**-2.16, 10**2.16))
-    assert explore_figure(explorer, explorer.chosen).axes[0].get_yscale() == "log"
     assert decode(page.fragment(explorer))["y"]["log"] is True
     assert decode(page.fragment(explorer))["x"]["log"] is False
+    (axis,) = explore_figure(explorer, explorer.chosen).axes
+    assert (axis.get_xscale(), axis.get_yscale()) == ("linear", "log")
+    np.testing.assert_allclose(np.log10(axis.get_yticks()) % 1, 0)  # a tick a power
+    with pytest.raises(InputError, match="column 'low' has values of 0 or less"):
+        make(frame.assign(low=0.0), band=("low", "high"), log="y")
 
 
 def test_page_holds_the_frame_at_every_stop(frame: pd.DataFrame) -> None:
@@ -183,6 +187,8 @@ def test_numbers_are_short_and_whole_ones_exact(frame: pd.DataFrame) -> None:
     assert '"y":[1234567,0.33333,null,null,6.6667e-08,' in text
     # where the axis is short, as many more as its ends have in common
     assert '"y":[1.000013,1.000014' in page.to_json(make(frame.assign(loss=1.000013 + 1e-6 * np.arange(60))))
+    below = make(frame.assign(loss=-1.000013 - 1e-6 * np.arange(60)))
+    assert '"y":[-1.000013,-1.000014' in page.to_json(below)
     assert '"x":[1.000013,1.000014' in page.to_json(make(frame.assign(step=1.000013 + 1e-6 * frame["step"])))
 
 
@@ -223,7 +229,7 @@ def test_live_sliders_draw_anew(frame: pd.DataFrame, monkeypatch: pytest.MonkeyP
     assert rank.options == tuple((str(stop), stop) for stop in RANKS)  # words, and what they stand for
     rank.value = 16
     task.value = "label shift"
-    assert all(f'alt="{explorer.title}: ' in picture.data for picture in shown)
+    assert all('alt="Loss: loss against step"' in picture.data for picture in shown)
     assert len(shown) == len(drawn)
     lines = [picture.axes[0].lines[0].get_ydata() for picture in drawn]
     stops = [(4, "rotate"), (16, "rotate"), (16, "label shift")]
@@ -325,6 +331,9 @@ def test_rows_that_cannot_be_drawn(frame: pd.DataFrame) -> None:
     )
     with pytest.raises(InputError, match=r"2 combinations .* no rows, the first is rank = 1, task = rotate"):
         make(lacking)
+    # the likely one is told, with the fewest values
+    with pytest.raises(InputError, match="differ in column 'task', which has 2 values"):
+        make(frame[frame.columns[::-1]], sliders=["rank"])
     with pytest.raises(InputError, match="the frame has no rows"):
         make(frame.iloc[:0])
     with pytest.raises(InputError, match="column 'loss' has no finite number"):
