@@ -246,6 +246,11 @@ def test_no_method_ends_what_runs(laboratory: Laboratory) -> None:
     assert not laboratory.training.running
     laboratory.training.wait(30)
     assert "no method is chosen" in laboratory.message.value
+    laboratory.controls["methods"].value = ("fedavg",)
+    laboratory.run()
+    laboratory.stop()
+    laboratory.training.wait(30)
+    assert "Stopped after" in laboratory.message.value
 
 
 def test_run_draws_and_stop_ends_it_and_leaves_a_thin_line(laboratory: Laboratory) -> None:
@@ -345,6 +350,8 @@ def test_most_of_the_time_is_for_training(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(panel, "time", SimpleNamespace(monotonic=iter(range(1, 100)).__next__))
     laboratory = shown("running")
     assert laboratory._next == 3 + 2
+    monkeypatch.setattr(panel, "time", SimpleNamespace(monotonic=lambda: 7.0))
+    assert shown("running")._next == 7 + panel.PAUSE  # the pictures come one by one
 
 
 def test_a_control_that_moves_begins_anew_only_while_it_runs(laboratory: Laboratory) -> None:
@@ -464,8 +471,11 @@ def test_fedavg_and_ensemble_are_the_measure() -> None:
     held = 1 + floral.parameters["added"] / floral.parameters["base"]
     assert cells["floral"][0] == f"{held:.2f}, {held / 4:.2f}"
     # what it has come to, and how fast
-    row = lines.row("1", "words", made_up(test_accuracy=0.625), 2.0, 4)
-    assert (*row[:5], row[7]) == ("1", "words", "1", "62.5", "0.500", "2.0")
+    longer = made_up(test_accuracy=0.25)
+    longer.rounds += made_up(round=2, test_accuracy=0.625, test_loss=0.25).rounds
+    longer.rounds.append(Round(3, train_loss=1.0, seconds=0.1))
+    row = lines.row("1", "words", longer, 2.0, 4)
+    assert (*row[:5], row[7]) == ("1", "words", "3", "62.5", "0.250", "2.0")
     # one parameter, and the client's weight
     tiny = History({}, [0], 8, 8, {"base": 1, "added": 0})
     assert lines.row("", "", tiny, 1.0, 4)[6] == "1.00, 0.25"
