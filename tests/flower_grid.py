@@ -13,6 +13,9 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
+# Without them no message can be made.
+TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
+
 # What `flwr run` gives to all.
 RUN_CONFIG = {"data": "the app's"}
 
@@ -44,7 +47,6 @@ class LocalGrid(Grid):
         self.waiting: list[Message] = []
         self.at_once = 2  # answers come one after the other
         self.sent: list[tuple[int, Message, Message]] = []
-        TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
 
     def set_run(self, run: Any) -> None:
         raise NotImplementedError
