@@ -27,6 +27,7 @@ from floral_lite.federation import Shard, federated_rounds
 from floral_lite.federation.draws import batches, draw
 from floral_lite.federation.loop import sample_clients
 from floral_lite.methods import ROUTER
+from floral_lite.router import entropy
 from floral_lite.seeds import stream
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
@@ -206,10 +207,15 @@ def test_rounds_times_everyone_on_every_method(benchmark: Any) -> None:
     records = list(rounds.measure_all({"tiny": tiny_task(benchmark)}, repeats=2))
     assert [record["method"] for record in records] == ["FedAvg", "FLoRAL 1%", "FLoRAL 10%", "Ensemble"]
     ratios = {"naive / engine", "loop / engine", "engine / floor", "engine / FedAvg"}
+    fedavg = records[0]["seconds"]["engine"]
     for record in records:
         assert record["seconds"].keys() == record["median"].keys() == {"naive", "engine", "loop", "floor"}
         assert all(len(times) == 2 and min(times) > 0 for times in record["seconds"].values())
         assert record["ratios"].keys() == ratios
+        for name, ratio in record["ratios"].items():
+            above, below = name.split(" / ")
+            times = fedavg if below == "FedAvg" else record["seconds"][below]
+            assert ratio == benchmark("measure").ratio(record["seconds"][above], times)
         assert record["seconds"]["floor"] == records[0]["seconds"]["floor"]  # once a repeat for all methods
     assert records[0]["ratios"]["engine / FedAvg"] == 1
     printed = rounds.table(records)
@@ -226,7 +232,9 @@ def test_imports_times_both(benchmark: Any) -> None:
     assert results["median_difference"] == sum(differences) / 2
 
 
-def test_asking_first_meets_federations_of_other_shapes(benchmark: Any) -> None:
+def test_asking_first_meets_federations_of_other_shapes(
+    benchmark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asking, task = benchmark("asking"), tiny_task(benchmark)
     task = replace(task, clusters=torch.tensor([0, 1, 0, 1]))
     unequal = asking.few(task, (2, 1))
@@ -237,6 +245,9 @@ def test_asking_first_meets_federations_of_other_shapes(benchmark: Any) -> None:
     mixed = asking.soft(task).train[0]
     assert torch.equal(mixed.inputs, torch.cat([first.inputs[::2], second.inputs[::2]]))
     assert torch.equal(mixed.targets, torch.cat([first.targets[::2], second.targets[::2]]))
+    monkeypatch.setattr(asking, "ended", lambda runs, rounds: runs)
+    (run,) = asking.digits("digits-rotate", "two adaptors", "learned", [1], 2)
+    assert (len(run.task.clusters.unique()), run.method.num_clusters) == (4, 2)
 
 
 def test_asking_first_runs_what_is_missing(
@@ -256,6 +267,9 @@ def test_asking_first_runs_what_is_missing(
         assert low < entry["score"] < high
         assert entry["effect"] > 0
     assert records[0]["runs"][0]["rand"] == records[0]["runs"][0]["rand of the first"]
+    task = tasks.load("synthetic-mlp", seed=1)
+    alone = train(task, methods.FLoRAL(task.model, 4, rank=1), seed=1, rounds=2).history.rounds[-1]
+    assert records[1]["runs"][0]["score"] == pytest.approx(alone.test_loss, rel=1e-5)
     monkeypatch.setattr(asking, "ended", None)  # nothing is run again
     asking.main(num_seeds=1, out=tmp_path)
 
@@ -267,7 +281,7 @@ def test_the_laboratorys_grid_is_saved_line_by_line_and_goes_on(
     stored = json.loads(grid.OUT.read_text())
     lines = list(grid.grid())
     assert [(run["fraction"], run["method"], run["options"]) for run in stored["runs"]] == lines
-    chosen = [line for line in lines if line[0] == 0.25][:2]
+    chosen = [line for line in lines if line[0] == 0.5][:2]
     for some in (chosen[:1], chosen):
         monkeypatch.setattr(grid, "grid", lambda some=some: iter(some))
         grid.main(out, rounds=2, every=1)
@@ -277,6 +291,9 @@ def test_the_laboratorys_grid_is_saved_line_by_line_and_goes_on(
         assert run["round"] == [1, 2]
         assert len(run["accuracy"]) == len(made["seeds"]) == 3
         assert run.keys() == stored["runs"][0].keys()
+    task = tasks.load("digits-rotate", seed=1, data_fraction=0.5)
+    alone = train(task, methods.FedAvg(task.model), seed=1, rounds=2, evaluate_every=1).history
+    assert made["runs"][0]["loss"][0] == pytest.approx([entry.test_loss for entry in alone.rounds], rel=1e-4)
     before = out.read_bytes()
     grid.main(out, rounds=2, every=1)  # nothing is run again
     assert out.read_bytes() == before
@@ -405,6 +422,35 @@ def test_newcomers_are_tried_by_every_rule(benchmark: Any, tmp_path: Path) -> No
     assert content["machine"]["seeds"] == [0]
 
 
+def test_newcomers_are_fitted_to_their_own_samples_and_scored_on_their_own_test_shards(
+    benchmark: Any,
+) -> None:
+    newcomers, task = benchmark("newcomers"), tasks.load("digits-rotate", num_clients=24)
+    for one, other in zip(newcomers.federation_of(task).train, task.train[:16], strict=True):
+        assert torch.equal(one.inputs, other.inputs)
+    generator, (inputs, targets) = torch.Generator().manual_seed(0), newcomers.draw(task, 5)
+    models = {
+        name: torch.randn(4, *tensor.shape, generator=generator) / 5
+        for name, tensor in task.model.named_parameters()
+    }
+    views = {"pixels": torch.zeros(4, 10, 64), "hidden": torch.zeros(4, 10, len(models["1.bias"][0]))}
+    found = newcomers.rules(models, views, Shard(inputs, targets))
+    fitted = {rule: newcomers.mixed(models, mixture) for rule, mixture in found.items()}
+    fitted["all parameters"] = newcomers.tuned(models, Shard(inputs, targets))
+    outputs = {rule: newcomers.run(parameters, inputs) for rule, parameters in fitted.items()}
+    uniform = newcomers.run(newcomers.mixed(models, torch.full((32, 4), 0.25)), inputs)
+    loss = newcomers.mean_loss
+    for rule in ("labels, gradient", "labels, closed form", "all parameters"):
+        assert loss(outputs[rule], targets) < loss(uniform, targets), rule
+    for rule in ("entropy, gradient", "entropy, closed form"):
+        assert entropy(outputs[rule].softmax(dim=-1)).sum() < entropy(uniform.softmax(dim=-1)).sum(), rule
+    # each of a newcomer's models says one digit, and each newcomer has another
+    said = {name: torch.zeros(32, *tensor.shape[1:]) for name, tensor in models.items()}
+    said["3.bias"] = torch.eye(10)[torch.arange(8).repeat_interleave(4)]
+    shares = [(task.test[16 + k].targets == k).double().mean().item() for k in range(8)]
+    assert newcomers.accuracies(task, said) == pytest.approx(shares, abs=1e-4)
+
+
 def test_the_networks_of_the_newcomers_are_the_tasks(benchmark: Any) -> None:
     newcomers, task = benchmark("newcomers"), tasks.load("digits-rotate")
     parameters = {name: torch.stack([w, 2 * w]).detach() for name, w in task.model.named_parameters()}
@@ -424,6 +470,21 @@ def test_choosing_keeps_validation_samples_away_and_says_what_there_is(
     for whole, first, rest in zip(task.train, kept.train, away, strict=True):
         assert 4 * len(rest) <= len(first) == len(whole) - len(rest)
         assert torch.equal(torch.cat([first.inputs, rest.inputs]), whole.inputs)
+    # of clients with other models and other numbers of samples
+    method = methods.FLoRAL(task.model, 4, rank=1, routing="optimal")
+    state = method.initialise(task.clusters, 0)
+    state.clustered.update({name: torch.randn_like(old) / 5 for name, old in state.clustered.items()})
+    uneven = [Shard(inputs[: 1 + k % 3], targets[: 1 + k % 3]) for k, (inputs, targets) in enumerate(away)]
+    losses = [
+        functional.cross_entropy(
+            functional_call(task.model, method.personalise(state.of_client(k)), (shard.inputs,)),
+            shard.targets,
+            reduction="none",
+        )
+        for k, shard in enumerate(uneven)
+    ]
+    loss = choosing.validation_loss(Run(task, method), SimpleNamespace(state=state), uneven)
+    assert loss == pytest.approx(torch.cat(losses).mean().item(), rel=1e-5)
     monkeypatch.setitem(choosing.CASES, "counts", [(2, 0.25, 3, 0.1)])
     monkeypatch.setitem(choosing.SEEDS, "counts", 1)
     choosing.main("digits-rotate", "counts", first=4, rounds=1, out=tmp_path)
@@ -467,6 +528,8 @@ def test_the_adaptors_of_an_ablation_are_dealt_to_the_clients(benchmark: Any) ->
     logits = run.method.initialise(run.task.clusters, 0).private[ROUTER]
     assert logits.softmax(dim=-1).argmax(dim=-1).tolist() == run.task.clusters.tolist()
     assert run.method.plan.keys() == {"1.weight", "1.bias", "3.weight", "3.bias"}
+    weights_only = ablations.make_run(task, ablations.Case(0.1, 3, biases=False), 0).method.plan
+    assert weights_only.keys() == {"1.weight", "3.weight"}
     task = replace(task, model=ablations.network())
     of_linear = ablations.make_run(task, ablations.Case(0.1, 3, layers=("linear",)), 0).method.plan
     assert of_linear.keys() == {"0.bias", "2.bias", "5.weight", "5.bias", "7.weight", "7.bias"}
@@ -506,10 +569,18 @@ def test_recovery_finds_the_truth_where_it_is_put_in(benchmark: Any) -> None:
 def test_recovery_is_measured_on_bent_tasks(
     benchmark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    recovery = benchmark("recovery")
+    recovery, asked = benchmark("recovery"), []
+
+    def told(make: Any, cases: Any, *others: Any) -> Any:
+        asked.append(cases)
+        return original(make, cases, *others)
+
+    original = recovery.measure
+    monkeypatch.setattr(recovery, "measure", told)
     monkeypatch.setattr(recovery, "SAMPLES", (4,))
     recovery.main(seeds=2, rounds=1, longer=1, out=tmp_path)
     content = json.loads((tmp_path / "recovery.json").read_text())
+    assert asked[-3:] == [[(num, 2.0, 6)] for num in (2, 3, 4)]
     bent = [line for line in content["results"] if line["kind"] == "bend"]
     assert len(bent) == len(recovery.METHODS) * len(recovery.ALPHAS) * len(recovery.SAMPLES)
     assert all(len(line["models"]) == 2 for line in content["results"])
@@ -627,8 +698,16 @@ def test_a_model_is_scored_on_what_it_was_trained_on_and_on_its_whole_shard(
     )
 
 
-def test_a_model_of_one_cluster_is_trained_in_each_order(benchmark: Any, tmp_path: Path) -> None:
-    script = benchmark("batch_order")
+def test_a_model_of_one_cluster_is_trained_in_each_order(
+    benchmark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script, asked = benchmark("batch_order"), []
+
+    def told(runs: list[Run], settings: Settings, **choices: Any) -> Any:
+        asked.append(settings.shuffle)
+        return train_runs(runs, settings, **choices)
+
+    monkeypatch.setattr(script, "train_runs", told)
     whole = tasks.load("digits-rotate", seed=1)
     clients = [k for k, cluster in enumerate(whole.clusters.tolist()) if cluster == 0]
     for last, kept in ((None, 72), (0, 64), (3, 67), (9, 57)):
@@ -641,6 +720,7 @@ def test_a_model_of_one_cluster_is_trained_in_each_order(benchmark: Any, tmp_pat
         script.main("digits-rotate", cases=cases, rounds=20, out=tmp_path)
     lines = json.loads((tmp_path / "batch-order-digits-rotate.json").read_text())["results"]
     assert [line["case"] for line in lines] == ["fixed", "shuffled", "fixed-whole"]
+    assert asked == [False, True, False]
     assert all(line["round"] == [10, 20] for line in lines)
     assert len({tuple(line["accuracy"]) for line in lines}) == 3
     assert [set(line["images"]) for line in lines] == [{72}, {72}, {64}]
@@ -651,8 +731,8 @@ def test_a_model_of_one_cluster_is_trained_in_each_order(benchmark: Any, tmp_pat
         script.of_one_cluster(tasks.load("synthetic-linear", seed=1), None)
 
 
-def test_the_public_codes_groups_are_the_labels_with_the_same_last_digit(
-    benchmark: Any, monkeypatch: pytest.MonkeyPatch
+def test_the_public_codes_groups_are_the_labels_with_the_same_last_digit_and_its_biases_are_drawn(
+    benchmark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script = benchmark("tested_on")
     labels = torch.arange(100).repeat_interleave(10)
@@ -666,5 +746,13 @@ def test_the_public_codes_groups_are_the_labels_with_the_same_last_digit(
             assert (shown % 10 == client % 10).all()
             assert targets.tolist() == (10 * (shown % 10) + shown // 10).tolist()
             assert len(set(shown.tolist())) > 3
+
+    def stop(runs: list[Run], *_: object, **__: object) -> None:
+        assert (runs[0].method.draws_biases, runs[0].method.share) == (True, 1.0)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(script, "train_runs", stop)
+    with pytest.raises(KeyboardInterrupt):
+        script.main("cifar100-reduced", rows="floral-1-optimal-public", out=tmp_path)
     with pytest.raises(InputError, match="CIFAR-100's labels, and the task is digits-rotate"):
         script.load("digits-rotate", "floral-1-optimal-public", 1, None)
