@@ -196,6 +196,14 @@ def test_so_it_is_with_batch_norms(statistics: str, norms: str, tmp_path: Path) 
     assert_same(Flown(task, method, tmp_path).federation, train(task, method, seed=SEED))
 
 
+@pytest.mark.parametrize("stateful", [True, False])
+def test_so_it_is_where_a_test_adapts_what_is_private(stateful: bool, tmp_path: Path) -> None:
+    task = a_task(rounds=2, stateful=stateful)
+    method = make("floral", task)
+    method.adaptation = make("floral", task)
+    assert_same(Flown(task, method, tmp_path).federation, train(task, method, seed=SEED))
+
+
 def test_so_it_is_where_the_router_draws_noise(tmp_path: Path) -> None:
     task = a_task()
     method = make("floral", task, router={"noise": 1.0, "floor": 0.01})
@@ -545,6 +553,10 @@ def test_a_server_takes_a_run_only(tmp_path: Path) -> None:
         RolesStrategy(Run(task, make("fedavg", task), SEED), tmp_path, min_replies=1.5)  # type: ignore[arg-type]
     with pytest.raises(InputError, match=r"min_replies is 5; of the 5 clients 4 are sampled a round"):
         RolesStrategy(Run(task, make("fedavg", task), SEED), tmp_path, min_replies=5)
+    # and so does a client
+    grid = LocalGrid(client_app(lambda _: None, tmp_path), 1)  # type: ignore[arg-type,return-value]
+    (reply,) = grid.deliver(Message(RecordDict(), 100, "train"))
+    assert "a run is None; each must be a Run" in reply.error.reason
     assert list(tmp_path.iterdir()) == []
 
 
