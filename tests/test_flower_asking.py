@@ -4,6 +4,7 @@ import copy
 import logging
 import math
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -127,6 +128,24 @@ def ask_of(task: Task) -> Message:
     return Message(RecordDict({"arrays": arrays, "config": config}), 102, "train.ask", group_id="1")
 
 
+def test_a_gradient_is_taken_as_exactly_as_in_the_engines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a GPU would take it in TF32, where its client trains so."""
+    asked: list[str] = []
+
+    def arithmetic(precision: str) -> nullcontext[None]:
+        asked.append(precision)
+        return nullcontext()
+
+    monkeypatch.setattr("floral_lite.flower.asking.arithmetic", arithmetic)
+    task = two_kinds()
+    grid = LocalGrid(client_app(lambda _: Run(task, floral(task), SEED), tmp_path), 20)
+    (reply,) = grid.deliver(ask_of(task))
+    assert not reply.has_error()
+    assert asked == ["float32"]
+
+
 def test_the_server_forgets_the_gradients(tmp_path: Path) -> None:
     task = two_kinds(participation=1.0, rounds=2)
     run = Run(task, floral(task), SEED)
@@ -163,16 +182,26 @@ def with_arrays(change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[Mes
     return changed
 
 
+def with_metrics(**changes: float) -> Callable[[Message], RecordDict]:
+    def changed(reply: Message) -> RecordDict:
+        reply.content.metric_records["metrics"].update(changes)
+        return reply.content
+
+    return changed
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
+        (with_metrics(**{"num-examples": 1e10}), "num-examples is 10000000000.0; it must be"),
+        (with_metrics(**{"train-loss": math.inf}), "train-loss is inf"),
         (with_arrays(lambda gradient: gradient * torch.nan), "numbers that are not finite"),
         (with_arrays(lambda gradient: gradient * 0 + LONGEST), "its gradient has the norm"),
         (with_arrays(lambda gradient: gradient.float()), "it must be float64"),
         (with_arrays(lambda gradient: gradient[:1]), "of shape"),
         (lambda reply: RecordDict({"metrics": reply.content.metric_records["metrics"]}), "arrays"),
     ],
-    ids=["nan", "long", "type", "shape", "none"],
+    ids=["samples", "loss", "nan", "long", "type", "shape", "none"],
 )
 def test_a_bad_answer_does_not_count(
     change: Callable[[Message], RecordDict], reason: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
