@@ -6,6 +6,7 @@ import errno
 import importlib
 import json
 import os
+import threading
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -272,6 +273,32 @@ def test_asking_first_runs_what_is_missing(
     assert records[1]["runs"][0]["score"] == pytest.approx(alone.test_loss, rel=1e-5)
     monkeypatch.setattr(asking, "ended", None)  # nothing is run again
     asking.main(num_seeds=1, out=tmp_path)
+
+
+def test_ways_of_mixing_are_measured_against_each_other(
+    benchmark: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mixing = benchmark("mixing")
+    monkeypatch.setattr(mixing, "LAYERS", {"linear": (lambda: nn.Linear(5, 3), (5,))})
+    monkeypatch.setattr(mixing, "BATCHES", (2, 7))
+    mixing.main(min_seconds=0.0)
+    assert [line.split()[:2] for line in capsys.readouterr().out.splitlines()[2:]] == [
+        ["linear", "2"],
+        ["linear", "7"],
+    ]
+    times = {"base": 1.0, "merged": 4.0, "factored": 3.0, "auto": 6.0}
+    monkeypatch.setattr(mixing, "seconds", lambda model, *_: times[getattr(model, "mixing", "base")])
+    row = mixing.ratios("linear", 2, torch.device("cpu"), 0.0)
+    assert [row[name] for name in ("factored / merged", "auto / better", "better / base")] == [0.75, 2, 3]
+
+
+def test_the_laboratory_is_measured_over_restarts(benchmark: Any) -> None:
+    before = threading.active_count()
+    found = benchmark("laboratory").measure(1)
+    for taken in found["seconds_to_first_point"].values():
+        assert 0 < taken["smallest"] == taken["median"] == taken["largest"]
+    assert [look["restarts"] for look in found["looks"]] == [0]
+    assert found["threads_after_stop"] == before
 
 
 def test_the_laboratorys_grid_is_saved_line_by_line_and_goes_on(
