@@ -17,7 +17,7 @@ from flwr.supercore.task_identity import TaskIdentity
 TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
 
 # What `flwr run` gives to all.
-RUN_CONFIG = {"data": "the app's"}
+RUN_CONFIG = {"words": "the app's"}
 
 # What happens to a client's reply on its way: client number, message that was sent, the reply.
 Meddle = Callable[[int, Message, Message], list[Message]]

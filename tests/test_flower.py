@@ -618,11 +618,11 @@ def test_a_supernode_s_own_configuration_counts_before_the_app_s_and_has_its_fol
         asked.append(dict(config))
         return run
 
-    own = {"folder": str(tmp_path / "own"), "data": "mine"}
+    own = {"folder": str(tmp_path / "own"), "words": "mine"}
     grid = LocalGrid(client_app(made, tmp_path / "unused"), 5, **own)
     server_app(made, tmp_path / "server", patience=0.01)(grid, server_context())
     server, *clients = asked
-    assert server == {"data": "the app's"}
+    assert server == {"words": "the app's"}
     assert {number: own | {"partition-id": number} for number in range(5)} == {
         config["partition-id"]: config for config in clients
     }
