@@ -99,7 +99,7 @@ def make_run(task: Task, case: Case, seed: int) -> Run:
         biases=case.biases,
     )
     # whether biases have adaptors is a choice of its own, for all layers at once
-    kept = tuple(layer for name in case.layers for layer in LAYERS[name])
+    kept = tuple(LAYERS[name] for name in case.layers)
     method.plan = {
         name: adaptor
         for name, adaptor in method.plan.items()
