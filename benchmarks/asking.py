@@ -75,6 +75,7 @@ def ended(runs: Sequence[Run], rounds: int) -> list[dict[str, Any]]:
     entries = []
     for run, federation in zip(runs, train_runs(runs, settings), strict=True):
         last = federation.history.rounds[-1]
+        assert last.mixture is not None
         found = find_clusters(first_gradients(run.task)[0], len(last.mixture[0]), run.seed)
         assert found is not None
         entries.append(

@@ -27,7 +27,7 @@ import typer
 from measure import RESULTS, save, saved
 
 from floral_lite import Run, Task, methods, tasks, train_runs
-from floral_lite.errors import require
+from floral_lite.errors import InputError, require
 from floral_lite.federation import Pool
 from floral_lite.tasks.recipe import make_tasks
 
@@ -38,7 +38,8 @@ CASES = [order + last for order in ("shuffled", "fixed") for last in LAST]
 
 def of_one_cluster(task: Task, last: int | None) -> Task:
     """The clients of cluster 0 alone; all test images are dealt out among them."""
-    require(isinstance(task.train, Pool) and isinstance(task.test, Pool), f"{task.name} is no task of images")
+    if not (isinstance(task.train, Pool) and isinstance(task.test, Pool)):
+        raise InputError(f"{task.name} is no task of images")
     clients = [k for k, cluster in enumerate(task.clusters.tolist()) if cluster == 0]
     owned = torch.split(task.train.rows, list(task.train.sizes))
     rows = [owned[k] for k in clients]

@@ -11,7 +11,7 @@ import statistics
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import pandas as pd
 import shapes
@@ -36,14 +36,14 @@ OPTIMIZERS: dict[str, dict[str, float]] = {
     "clipping": {"clip_norm": 1.0},
 }
 # method, its options, and the optimizer's name
-ROWS: list[tuple[str, dict[str, str], str]] = [
+ROWS: list[tuple[str, dict[str, Any], str]] = [
     *((name, {}, "plain SGD") for name in NAMES),
     ("ensemble", {"mix": "outputs"}, "plain SGD"),
     *((name, {}, optimizer) for name in ("fedavg", "floral", "ensemble") for optimizer in OPTIMIZERS),
 ]
 
 
-def measure(task: Task, name: str, options: dict[str, str], optimizer: str, repeats: int) -> Record:
+def measure(task: Task, name: str, options: dict[str, Any], optimizer: str, repeats: int) -> Record:
     """Seconds a round of one method, by engine, and the loop's as a multiple of the engine's."""
     if "num_clusters" in methods.option_names(name):
         options = {**options, "num_clusters": NUM_CLUSTERS}
@@ -85,7 +85,8 @@ def table(records: list[Record]) -> pd.DataFrame:
         }
         for record in records
     ]
-    return pd.DataFrame(rows)
+    made: pd.DataFrame = pd.DataFrame(rows)
+    return made
 
 
 def main(

@@ -100,13 +100,17 @@ def _convolution(layer: nn.Conv2d, shape: tuple[int, ...], num_samples: int, chu
     options = (layer.stride, layer.padding, layer.dilation)
     weight = torch.randn(layer.weight.shape)
     inputs = torch.randn(min(chunk, num_samples), *shape)
-    upstream = torch.randn_like(torch.conv2d(inputs, weight, None, *options, layer.groups))
+
+    def convolve(some: torch.Tensor) -> torch.Tensor:
+        return torch.conv2d(some, weight, None, *options, layer.groups)  # type: ignore[arg-type]
+
+    upstream = torch.randn_like(convolve(inputs))
     sizes = [min(chunk, num_samples - begin) for begin in range(0, num_samples, chunk)]
     flops = 2 * num_samples * upstream[0, 0].numel() * weight.numel()
 
     def forward() -> None:
         for size in sizes:
-            torch.conv2d(inputs[:size], weight, None, *options, layer.groups)
+            convolve(inputs[:size])
 
     def backward(of_inputs: bool, of_weight: bool) -> None:
         for size in sizes:

@@ -16,7 +16,7 @@ import torch
 import typer
 from measure import RESULTS, save
 from torch import Tensor, nn
-from torch.autograd import DeviceType
+from torch.autograd import DeviceType  # type: ignore[attr-defined]
 from torch.profiler import ProfilerActivity, profile
 
 from floral_lite import Task, methods, train

@@ -81,7 +81,7 @@ def main(
     command = f"python benchmarks/laboratory_grid.py --rounds {rounds} --every {every}"
     asked = {"task": TASK, "seeds": list(SEEDS), "rounds": rounds}
     made = provenance(torch.device("cpu"), command)
-    content = {**asked, "made": made, "runs": []}
+    content: dict[str, Any] = {**asked, "made": made, "runs": []}
     if out.exists():
         content = json.loads(out.read_text(encoding="utf-8"))
         if {key: content[key] for key in asked} != asked or content["made"]["command"] != command:

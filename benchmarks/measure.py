@@ -94,8 +94,9 @@ def save(name: str, results: object, folder: Path, **more: object) -> Path:
     """
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{name}.json"
-    made, earlier = {**machine(), **more}, []
-    old = json.loads(path.read_text()) if path.exists() else {"results": None}
+    made: dict[str, Any] = {**machine(), **more}
+    earlier: list[Any] = []
+    old: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"results": None}
     if isinstance(results, list) and old["results"] == results[: len(old["results"] or [])]:
         earlier = old.get("earlier", [])
         if old["machine"] != made:

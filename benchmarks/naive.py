@@ -32,7 +32,7 @@ class Ensemble(nn.Module):
         mixture = torch.softmax(self.router_logits, dim=0)
         named = [dict(model.named_parameters()) for model in self.models]
         mixed = {name: sum(pi * w[name] for pi, w in zip(mixture, named, strict=True)) for name in named[0]}
-        return functional_call(self.models[0], mixed, (inputs,))
+        return functional_call(self.models[0], mixed, (inputs,))  # type: ignore[no-any-return]
 
 
 def local_sgd(model: nn.Module, shard: Shard, batches: Batches, task: Task, settings: Settings) -> None:
@@ -48,13 +48,14 @@ def local_sgd(model: nn.Module, shard: Shard, batches: Batches, task: Task, sett
         optimizer.register_step_pre_hook(preconditioner(model))
     for rows in batches:
         optimizer.zero_grad()
-        task.loss(model(shard.inputs[rows]), shard.targets[rows]).backward()
+        task.loss(model(shard.inputs[rows]), shard.targets[rows]).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
 
 
 def average(tensors: Sequence[Tensor], weights: Sequence[Tensor] | Tensor) -> Tensor:
     """sum_k w^k x^k / sum_k w^k."""
-    return sum(w * x for w, x in zip(weights, tensors, strict=True)) / sum(weights)
+    total: Tensor = sum(w * x for w, x in zip(weights, tensors, strict=True)) / sum(weights)
+    return total
 
 
 def fedavg_round(
@@ -115,6 +116,6 @@ def naive_rounds(task: Task, build: Callable[[nn.Module], nn.Module]) -> Iterato
     while True:
         sampled = torch.randperm(task.num_clients, generator=generator)[:num_sampled].tolist()
         orders = [torch.randperm(len(task.train[client]), generator=generator) for client in sampled]
-        batches = [order.split(settings.batch_size) for order in orders]
+        batches = [torch.split(order, settings.batch_size) for order in orders]
         one_round(task, settings, sampled, batches)
         yield model

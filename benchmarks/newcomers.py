@@ -8,7 +8,7 @@ accuracy on the newcomer's test shard, and how often its largest weight is at it
 means over the draws, for each seed and newcomer.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -44,7 +44,7 @@ def federation_of(task: Task) -> Task:
     )
 
 
-def models_of(method: methods.FLoRAL, federation: Federation) -> Models:
+def models_of(method: methods.Method, federation: Federation) -> Models:
     """The models w_c = u + a_c, by name, each (C, *S)."""
     client = federation.state.of_client(0)
     each = [
@@ -147,20 +147,21 @@ def accuracies(task: Task, parameters: Models) -> list[float]:
     return means
 
 
-def measure(task: Task, method: methods.FLoRAL, federation: Federation) -> list[Entry]:
+def measure(task: Task, method: methods.Method, federation: Federation) -> list[Entry]:
     """For each rule and number of samples, every newcomer's accuracy and its share of right clusters."""
     models = models_of(method, federation)
     middle = middle_of(models)
     mixtures = method.mixtures(federation.state.private, NUM_TRAINED)
     shards = [task.train[k] for k in range(NUM_TRAINED)]
+    views: dict[str, Callable[[Tensor], Tensor]] = {
+        "pixels": lambda x: x.flatten(1),
+        "hidden": lambda x: hidden(middle, x[None])[0],
+    }
     of_labels = {
         name: newcomer.prototypes(
             [view(shard.inputs) for shard in shards], [shard.targets for shard in shards], mixtures, 10
         )
-        for name, view in {
-            "pixels": lambda x: x.flatten(1),
-            "hidden": lambda x: hidden(middle, x[None])[0],
-        }.items()
+        for name, view in views.items()
     }
     # the mixture of each newcomer's cluster, and the adaptor that it uses most
     trained = task.clusters[:NUM_TRAINED]
@@ -178,7 +179,7 @@ def measure(task: Task, method: methods.FLoRAL, federation: Federation) -> list[
     for num in SAMPLES:
         drawn = draw(task, num)
         for rule, pi in rules(models, of_labels, drawn).items():
-            hits = (pi.argmax(dim=-1) == best).double().unflatten(0, (-1, NUM_DRAWS)).mean(dim=1)
+            hits = (pi.argmax(dim=-1) == best).double().view(-1, NUM_DRAWS).mean(dim=1)
             found.append((rule, num, accuracies(task, mixed(models, pi)), hits.tolist()))
         found.append(("all parameters", num, accuracies(task, tuned(models, drawn)), None))
     return found

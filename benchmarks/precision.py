@@ -7,7 +7,7 @@ a round of one seed. The seeds are trained side by side.
 """
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 import typer
@@ -32,7 +32,8 @@ def main(
     precisions = ["float32", "bfloat16", *(["tf32"] if where.type == "cuda" else [])]
     for name in names:
         all_tasks = load_seeds(name, list(range(1, seeds + 1)), data=data)
-        own, num_clusters = all_tasks[0].settings, all_tasks[0].details["task_clusters"]
+        own = all_tasks[0].settings
+        num_clusters: Any = all_tasks[0].details["task_clusters"]
         results = {}
         for precision in precisions:
             length = rounds or own.rounds

@@ -9,6 +9,7 @@ three and four clusters. Each line has a number for each seed; see `found`.
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -108,7 +109,7 @@ def main(
                 )
     for num in CLUSTERS:
         (numbers,) = measure(
-            lambda model, num=num: methods.FLoRAL(model, num, rank=RANK, routing="optimal"),
+            partial(methods.FLoRAL, num_clusters=num, rank=RANK, routing="optimal"),
             [(num, USUAL_ALPHA, USUAL_SAMPLES)],
             each,
             longer,

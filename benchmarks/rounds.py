@@ -108,7 +108,8 @@ def table(records: list[Record]) -> pd.DataFrame:
         | record["ratios"]
         for record in records
     ]
-    return pd.DataFrame(rows)
+    made: pd.DataFrame = pd.DataFrame(rows)
+    return made
 
 
 def main(

@@ -23,7 +23,7 @@ import itertools
 from collections.abc import Mapping
 from math import prod
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 import typer
@@ -39,7 +39,7 @@ from floral_lite.seeds import stream
 
 LOCAL = "local"  # in place of a routing: Local Adaptor
 # the budget and the routing of the first table's rows; the last one needs --biases
-ROWS = {
+ROWS: dict[str, tuple[float, Any]] = {
     "floral-10-optimal": (0.1, "optimal"),
     "floral-10-learned": (0.1, "learned"),
     "floral-1-optimal": (0.01, "optimal"),
@@ -117,7 +117,7 @@ def main(
         require(row in ROWS, f"{row} is no row: name some of {', '.join(ROWS)}")
     case = {(False, False): "server-rate", (True, False): "authors", (True, True): "authors-biases"}
     file = f"{case.get((all_of_it, biases), 'biases')}-{name}"
-    theirs = {"init": "authors", "router": Router(noise=1.0, floor=0.01)} if all_of_it else {}
+    theirs: dict[str, Any] = {"init": "authors", "router": Router(noise=1.0, floor=0.01)} if all_of_it else {}
     results = saved(file, out)
     length = rounds or tasks.TASKS[name].settings.rounds
     done = {(line["seed"], line["rho"], line["routing"]) for line in results if line["rounds"] == length}
@@ -132,7 +132,7 @@ def main(
         if routing == LOCAL:  # its adaptors never come to a server
             method = DrawnLocalAdaptor(task.model, budget=rho, init="authors" if all_of_it else "paper")
         else:
-            clusters = task.details["task_clusters"]
+            clusters: Any = task.details["task_clusters"]
             method = PartOfTheWay(task.model, budget=rho, num_clusters=clusters, routing=routing, **theirs)
             method.share, method.draws_biases = share, biases
         unfinished = None if checkpoints is None else checkpoints / f"{file}-{row}-{seed}"

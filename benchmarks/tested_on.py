@@ -18,7 +18,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from statistics import fmean
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 import typer
@@ -35,7 +35,7 @@ from floral_lite.tasks.catalogue import TASKS
 from floral_lite.tasks.images import image_task
 from floral_lite.tasks.recipe import make_tasks
 
-ROWS: dict[str, dict[str, object]] = {
+ROWS: dict[str, dict[str, Any]] = {
     "fedavg": {"method": "fedavg"},
     "floral-1-optimal": {"method": "floral", "budget": 0.01, "routing": "optimal"},
     "floral-1-learned": {"method": "floral", "budget": 0.01, "routing": "learned"},
@@ -91,6 +91,7 @@ def main(
         task, whole = (load(each, row, seed, data) for each in (name, name.removesuffix("-reduced")))
         settings = task.settings.with_changes(rounds=length, evaluate_every=length)
         options = dict(ROWS[row])
+        method: methods.Method
         if "budget" in options:
             options["num_clusters"] = task.details["task_clusters"]
         if row.endswith("-public"):
