@@ -298,7 +298,7 @@ def test_the_laboratory_is_measured_over_restarts(benchmark: Any) -> None:
     for taken in found["seconds_to_first_point"].values():
         assert 0 < taken["smallest"] == taken["median"] == taken["largest"]
     assert [look["restarts"] for look in found["looks"]] == [0]
-    assert found["threads_after_stop"] == before
+    assert found["threads_after_stop"] <= before
 
 
 def test_the_laboratorys_grid_is_saved_line_by_line_and_goes_on(
