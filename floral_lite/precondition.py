@@ -24,11 +24,12 @@ def precondition(
 ) -> dict[str, Tensor]:
     """The preconditioned gradients of adaptors.
 
-    A plain step moves U V^T by U U^T G + G V V^T, so its size depends on how the product is
-    split between the factors. The preconditioned one moves it by P_U G + G P_V, with the
-    projections on the factors' columns: the split does not matter any more. The kinds that
-    run as a chain of two convolutions are scaled by the preconditioner's Frobenius norm
-    instead; adaptors without U and V, vectors say, stay as they are.
+    To first order a plain step moves U V^T along U U^T G + G V V^T, so its size depends on how the
+    product is split between the factors. The preconditioned one moves it along P_U G + G P_V, with
+    the projections on the factors' columns: the split does not matter any more, where the columns
+    are independent and their squares far above epsilon. The kinds that run as a chain of two
+    convolutions are scaled by the preconditioner's Frobenius norm instead; adaptors without U and
+    V, vectors say, stay as they are.
 
     Args:
         adaptors: the plan.

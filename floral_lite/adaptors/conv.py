@@ -41,9 +41,9 @@ def fit_conv(layer: nn.Module, name: str, options: Options) -> LowRankAdaptor:
     - "balanced": each factor gets a part of the kernel's sides, the part with which a rank
       costs least; in one dimension, where there is one side, the cheaper channel kind.
     - "channel_out", "channel_in": all sides with U, or with V; "channel": the cheaper one.
-    - "filter": "balanced" with c_out times the rank, so that every k_1 x k_2 filter can
-      be changed on its own. (The paper prints a sum over r channels; its shapes and its
-      count of parameters have c_out r, as here.)
+    - "filter": "balanced" with c_out times the rank, so that each output can have r products
+      of its own. (The paper prints a sum over r channels; its shapes and its count of
+      parameters have c_out r, as here.)
     - "reshaped": as "channel", but trained as one matrix: preconditioned like a linear layer.
 
     Raises:
