@@ -69,6 +69,12 @@ class NoAxis(Shared):
         return state._replace(private={"age": torch.zeros(3)})
 
 
+class Whole(Shared):
+    def initialise(self, clusters: Tensor, seed: int) -> Roles:
+        state = super().initialise(clusters, seed)
+        return state._replace(private={"age": torch.zeros(len(clusters), dtype=torch.long)})
+
+
 class NoMixture(Shared):
     def initialise(self, clusters: Tensor, seed: int) -> Roles:
         state = super().initialise(clusters, seed)
@@ -139,6 +145,7 @@ class Ended(Shared):
     [
         (Nothing, r"Nothing\.initialise returns a dict; it must return Roles"),
         (NoAxis, r"the private age the shape \(3,\); it needs an axis of the 5 clients"),
+        (Whole, r"Whole\.initialise gives age the type torch\.int64.*give tensor\.float\(\)"),
         (NoMixture, r"the clustered more the shape \(2, 3\), and NoMixture\.mixture has length 1"),
         (WithoutBias, r"WithoutBias\.parts leaves out 0\.bias"),
         (Listed, r"Listed\.parts returns a list; it must return a dictionary"),

@@ -2,11 +2,14 @@
 
 import copy
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -16,6 +19,7 @@ from floral_lite.data import FlipAndCrop, as_float
 from floral_lite.federation import Pool, Run, rounds, stacked_rounds, train_runs
 from floral_lite.federation.memory import Memory
 from floral_lite.federation.recording import Steps
+from floral_lite.federation.runs import stacks_of
 from floral_lite.methods import Method
 from floral_lite.models import seeded
 from floral_lite.roles import Roles
@@ -250,12 +254,12 @@ def test_the_same_seed_twice_is_the_same_bit_for_bit(name: str, max_memory: int 
 class Slower(methods.FedAvg):
     """FedAvg at a share of the learning rate, which its options do not tell."""
 
-    def __init__(self, model: nn.Module, share: float) -> None:
+    def __init__(self, model: nn.Module, share: float, kept: Callable[[float], Any] = float) -> None:
         super().__init__(model)
-        self.share = share
+        self.share = kept(share)
 
     def precondition(self, client: Roles, gradients: Roles) -> Roles:
-        return gradients.map(lambda slope: self.share * slope)
+        return gradients.map(lambda slope: float(torch.as_tensor(self.share).sum()) * slope)
 
 
 class SlowlyTuned(methods.FineTuned):
@@ -266,10 +270,54 @@ class SlowlyTuned(methods.FineTuned):
         self.adaptation = Slower(model, share)
 
 
-@pytest.mark.parametrize("make", [Slower, SlowlyTuned])
-def test_methods_of_other_numbers_do_not_share_a_stack(make: Callable[[nn.Module, float], Method]) -> None:
+class Scaled(nn.Linear):
+    """A layer that its printed form does not tell."""
+
+    def __init__(self, scale: float) -> None:
+        super().__init__(4, 3)
+        self.scale = scale
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.scale * super().forward(inputs)
+
+
+KEPT: dict[str, Callable[[float], Any]] = {
+    "a number": float,
+    "a tensor": torch.tensor,
+    "a tuple": lambda share: (share / 2, share / 2),
+    "an array": lambda share: np.full(2, share / 2),
+}
+OTHERS: dict[str, Callable[[nn.Module, float], Method]] = {
+    "FineTuned": SlowlyTuned,
+    **{name: lambda model, share, kept=kept: Slower(model, share, kept) for name, kept in KEPT.items()},
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_methods_of_other_numbers_do_not_share_a_stack(name: str) -> None:
     """The engine takes the method of the first run for all of a stack."""
     task = ragged("chain")
-    runs = [Run(task, make(task.model, share), seed) for seed, share in enumerate((1.0, 0.1))]
+    runs = [Run(task, OTHERS[name](task.model, share), seed) for seed, share in enumerate((1.0, 0.1))]
     for federation, run in zip(train_runs(runs, task.settings), runs, strict=True):
         agree(federation, alone(run))
+
+
+def test_networks_of_other_numbers_do_not_share_a_stack() -> None:
+    runs = []
+    for seed, scale in enumerate((1.0, 0.1)):
+        task = make_task(partial(Scaled, scale), normal(4))
+        runs.append(Run(task, methods.FedAvg(task.model), seed))
+    for federation, run in zip(train_runs(runs, runs[0].task.settings), runs, strict=True):
+        agree(federation, alone(run))
+
+
+@pytest.mark.parametrize("network", ["chain", "batch norm", "words"])
+@pytest.mark.parametrize("name", methods.METHODS)
+def test_seeds_of_one_method_share_a_stack(name: str, network: str) -> None:
+    runs = []
+    for seed in SEEDS:
+        task = ragged(network)
+        task = replace(task, model=seeded(partial(reset, task.model), seed))
+        with suppress(InputError):  # FedBN without norms
+            runs.append(Run(task, methods.make(name, task.model), seed))
+    assert not runs or stacks_of(runs) == [slice(None)]

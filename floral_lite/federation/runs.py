@@ -2,10 +2,9 @@
 
 import copy
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
-from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from ..errors import InputError, require
@@ -159,6 +158,12 @@ def check_roles(method: Method, state: Roles, task: Task) -> None:
         f"{kind}.initialise returns a {type(state).__name__}; it must return Roles(shared, clustered, "
         "private), three dictionaries of named tensors",
     )
+    for name, tensor in (pair for role in state for pair in role.items()):
+        require(
+            tensor.is_floating_point(),
+            f"{kind}.initialise gives {name} the type {tensor.dtype}, but clients take gradients of all "
+            "tensors: give tensor.float()",
+        )
     for name, tensor in state.private.items():
         require(
             tensor.shape[:1] == (task.num_clients,),
@@ -200,19 +205,32 @@ def check_roles(method: Method, state: Roles, task: Task) -> None:
 
 
 def stacks_of(runs: Sequence[Run]) -> list[slice]:
-    """Which runs may share a stack: all if frozen tensors and the methods' numbers agree, else each alone."""
+    """Which runs may share a stack: all if they are equal but for what is trained, else each alone."""
 
-    def fixed(model: nn.Module) -> list[torch.Tensor]:
+    def fixed(run: Run) -> list[object]:
+        """What a run does not train: frozen tensors, its layers' own attributes, its method."""
+        model = run.task.model
         frozen = [parameter for parameter in model.parameters() if not parameter.requires_grad]
-        return frozen + [buffer for name, buffer in model.named_buffers() if not is_statistic(name)]
+        buffers = [buffer for name, buffer in model.named_buffers() if not is_statistic(name)]
+        own = [{k: v for k, v in vars(layer).items() if not k.startswith("_")} for layer in model.modules()]
+        return [frozen, buffers, own, run.method]
 
-    def chosen(method: Method) -> list[dict[str, object]]:
-        """A method's own numbers and words, which `options` need not tell."""
-        both = [one for one in (method, method.adaptation) if one is not None]
-        return [{k: v for k, v in vars(one).items() if isinstance(v, int | float | str)} for one in both]
-
-    first = fixed(runs[0].task.model)
-    others = [fixed(run.task.model) for run in runs[1:]]
-    alike = all(torch.equal(*pair) for other in others for pair in zip(first, other, strict=True))
-    alike = alike and all(chosen(run.method) == chosen(runs[0].method) for run in runs)
+    first = fixed(runs[0])
+    alike = all(equal(fixed(run), first) for run in runs[1:])
     return [slice(None)] if alike else [slice(index, index + 1) for index in range(len(runs))]
+
+
+def equal(one: Any, other: Any) -> bool:
+    """Whether two values are the same, methods but for their models; what cannot be compared is not."""
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, Method):
+        one, other = ({k: v for k, v in vars(each).items() if k != "model"} for each in (one, other))
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(equal(one[k], other[k]) for k in one)
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(equal, one, other))
+    try:
+        return torch.equal(one, other) if isinstance(one, torch.Tensor) else bool(one == other)
+    except (RuntimeError, ValueError):  # tensors of two devices, or NumPy's arrays
+        return False
