@@ -138,6 +138,11 @@ def test_a_round_without_evaluation_has_no_mixtures_to_draw() -> None:
     for rounds in (3, np.int64(3), []):
         with pytest.raises(InputError, match=r"rounds is .*; give a list of .* evaluated, of \[1, 3\]"):
             plots.mixtures(history(), rounds=rounds)  # type: ignore[arg-type]
+    for entry in (run := history()).rounds:
+        entry.mixture = None  # as over Flower
+    for draw in (plots.mixtures, plots.run_figure):
+        with pytest.raises(InputError, match="the round has no mixtures: over Flower"):
+            draw(run)
 
 
 @pytest.mark.parametrize("number", [6, 23])

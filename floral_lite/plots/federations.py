@@ -143,7 +143,7 @@ def mixtures(history: History, rounds: Sequence[int] | None = None, title: str |
             or the round alone of a regression, if None.
 
     Raises:
-        InputError: rounds is no list, or one of them was not evaluated.
+        InputError: rounds is no list, or one of them was not evaluated or has no mixtures.
     """
     if rounds is None:
         chosen = [history.last_evaluated]
@@ -160,7 +160,7 @@ def mixtures(history: History, rounds: Sequence[int] | None = None, title: str |
     across = min(len(chosen), 4)  # more would have no room for their titles
     made, axes = _in_rows(len(chosen), across, min(2.3 * across + 1.2, 7.6), 3.4 - 0.15 * across)
     for axis, entry in zip(axes, chosen, strict=True):
-        shown = draw_mixture(axis, np.asarray(entry.mixture), history.clusters)
+        shown = draw_mixture(axis, entry.mixture, history.clusters)
         accuracy = float("nan") if entry.test_accuracy is None else 100 * entry.test_accuracy
         words = "round {round}" if entry.test_accuracy is None else "round {round}: {accuracy:.1f}%"
         axis.set_title((title or words).format(round=entry.round, accuracy=accuracy), fontsize=10)
@@ -174,7 +174,7 @@ def run_figure(history: History) -> Picture:
     """One run at a glance: accuracy (or loss) over the rounds, and the mixtures at its end.
 
     Raises:
-        InputError: no round was evaluated.
+        InputError: no round was evaluated, or the last has no mixtures.
     """
     last = history.last_evaluated
     accuracy = last.test_accuracy is not None
@@ -187,7 +187,7 @@ def run_figure(history: History) -> Picture:
     curve.set(xlabel="communication round", ylabel="test accuracy (%)" if accuracy else "test loss")
     if accuracy:
         curve.set_ylim(0, 100)
-    shown = draw_mixture(matrix, np.asarray(last.mixture), history.clusters)
+    shown = draw_mixture(matrix, last.mixture, history.clusters)
     matrix.set_ylabel("clients, by true cluster")
     colour_bar(made, shown, [matrix], MIXTURE_WEIGHT)
     return made
@@ -228,14 +228,18 @@ def _in_rows(panels: int, across: int, width: float, height: float) -> tuple[Pic
     return made, axes.flat[:panels].tolist()
 
 
-def draw_mixture(axis: Axes, mixture: npt.ArrayLike, clusters: Sequence[int]) -> AxesImage:
+def draw_mixture(axis: Axes, mixture: npt.ArrayLike | None, clusters: Sequence[int]) -> AxesImage:
     """One mixture matrix, rows sorted by cluster, with a line where a cluster ends.
 
     Args:
         axis: to draw on.
         mixture: pi, shape (K, C), dark where it is 1.
         clusters: of each client.
+
+    Raises:
+        InputError: there is none.
     """
+    require(mixture is not None, "the round has no mixtures: over Flower they stay with the clients")
     mixture = np.asarray(mixture)[np.argsort(clusters, kind="stable")]
     shown = axis.imshow(mixture, aspect="auto", cmap="Blues", vmin=0, vmax=1, interpolation="nearest")
     for border in np.flatnonzero(np.diff(np.sort(clusters))) + 0.5:
