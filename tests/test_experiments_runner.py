@@ -281,6 +281,8 @@ def test_a_cell_that_diverges_is_written_down_and_the_others_go_on(
     assert f"learning_rate={learning_rate}" in str(alone[0].message)
     assert len(alone[0].clusters) == recipe.num_clients
     assert bool(alone[0].rounds["round"]) == (learning_rate == 30)
+    nothing = dict.fromkeys(["base", "added", "bytes_up", "bytes_down"], 0)
+    assert (alone[0].sizes == nothing) == (learning_rate > 30)
     assert alone[0].score is None
     assert not list((tmp_path / UNFINISHED).rglob("round-*"))
 

@@ -157,7 +157,7 @@ def train(
     seconds = before + (time.monotonic() - begin) / len(cells)
     for index, (cell, run) in enumerate(zip(cells, runs, strict=True)):
         # a run that diverged in its first round has an empty history
-        empty = History({}, run.task.clusters.tolist(), 0, 0, {})
+        empty = History({}, run.task.clusters.tolist(), 0, 0, {"base": 0, "added": 0})
         history = federations[index].history if federations else empty
         times = {
             "seconds": round(seconds, 1),
