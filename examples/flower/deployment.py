@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +55,7 @@ class Deployment:
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
 
     def __enter__(self) -> "Deployment":
-        """Start everything, and wait until everything is up."""
+        """Start everything; only the SuperLink is waited for."""
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # or everything would go on without us
         try:
             self.start_superlink()
@@ -116,7 +117,8 @@ class Deployment:
     def kill(self, name: str, how: signal.Signals = signal.SIGKILL) -> None:
         """Send a process and its children a signal, and wait until they are gone."""
         process = self.processes.pop(name)
-        os.killpg(process.pid, how)
+        with suppress(ProcessLookupError):  # it has ended by itself
+            os.killpg(process.pid, how)
         try:
             process.wait(20)
         except subprocess.TimeoutExpired:
