@@ -33,6 +33,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help="for keys, logs and files; one that is removed if none")
     parser.add_argument("--out", type=Path, help="a JSON file for the numbers")
     given = parser.parse_args()
+    torch.set_num_threads(1)  # as each of the nodes has
     config = {
         "method": given.method,
         "rounds": given.rounds,

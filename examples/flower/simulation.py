@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from demo import NUM_CLIENTS, costs, deal, describe, whole, write
 from flwr.app import Context, Message
 from flwr.serverapp import Grid, ServerApp
@@ -41,6 +42,7 @@ def main() -> None:
     )
     parser.add_argument("--out", type=Path, help="a JSON file for the numbers")
     given = parser.parse_args()
+    torch.set_num_threads(1)
     numbers = {"made": describe(sys.argv), "rounds": given.rounds, "runs": []}
     config = {"method": "fedavg", "rounds": 1, "evaluate-every": 1, "num-clients": NUM_CLIENTS}
     federations = [whole(config).task]
