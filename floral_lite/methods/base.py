@@ -50,9 +50,9 @@ def added_up(part: Part) -> Tensor:
 class Method(ABC):
     """Everything that the federated loop knows about a method.
 
-    One of your own needs a `name`, `initialise` and `parts`; the rest has a default. What a client keeps from
-    round to round is private; `finish` may write it. A tensor that no network uses has gradient zero:
-    `precondition` may still move it, `momentum` lets it roll on, and `weight_decay` shrinks it.
+    One of your own needs a `name`, `initialise` and `parts`, with clustered tensors `mixture` too. What a
+    client keeps from round to round is private; `finish` may write it. A tensor that no network uses has
+    gradient zero: `precondition` may move it, `momentum` lets it roll on, and `weight_decay` shrinks it.
 
     The fast engine asks about many clients at once: each tensor then has an axis of clients in front. Count
     axes from the last one, and combine a number `a` of each client with a tensor of n axes as
@@ -61,6 +61,18 @@ class Method(ABC):
 
     The server only averages, and applies the optimizer of `Settings`: a method cannot add a step to it. For a
     learning rate that falls `finish` counts rounds in a shared tensor, and `precondition` scales by it.
+
+    Attributes:
+        preconditioned: whether the gradients of low-rank factors are preconditioned, see `precondition.py`.
+        asks_first: whether the server asks every client for one gradient before it trains, and starts the
+            routers at the clusters that it finds in them; see `federation/asking.py`.
+        remembers_start: whether `penalty` or `finish` look at what the client started the round from.
+        sends_one_cluster: whether a client is always in one cluster, by the method's own rule.
+            `History.bytes_up` then counts that one's tensors, N^k and its number; over Flower all C go.
+        needs: settings that the method needs, by name, with their values; a run with others is refused.
+        inner_learning_rate: alpha; if positive, a local step takes its gradient g at w - alpha g(w).
+        adaptation: how each client trains on for one more round, which nobody keeps, before its model is
+            tested: a method with the same roles; None if models are tested as they are.
 
     Example:
         >>> class HalfBack(Method):
@@ -88,22 +100,12 @@ class Method(ABC):
     """
 
     name: ClassVar[str]
-    # Whether the gradients of low-rank factors are preconditioned, see `precondition.py`.
     preconditioned: bool = False
-    # Whether the server asks every client for one gradient before it trains, and starts the routers at the
-    # clusters that it finds in them; see `federation/asking.py`.
     asks_first: bool = False
-    # Whether `penalty` or `finish` look at what the client started the round from.
     remembers_start: ClassVar[bool] = False
-    # Whether a client is always in one cluster, by the method's own rule. The server then needs only that
-    # one's tensors, N^k and its number: `History.bytes_up` counts these, though over Flower all C are sent.
     sends_one_cluster: ClassVar[bool] = False
-    # Settings that the method needs, by name, with their values; a run with others is refused.
     needs: ClassVar[Mapping[str, object]] = {}
-    # alpha: if positive, a local step takes its gradient g not at w but at w - alpha g(w), on the same batch.
     inner_learning_rate: float = 0.0
-    # How each client trains on its own training shard, for one more round that nobody keeps, before its
-    # model is tested; None if models are tested as they are. Its roles are those of this method.
     adaptation: "Method | None" = None
 
     def __repr__(self) -> str:
@@ -182,12 +184,10 @@ class Method(ABC):
         return None
 
     def penalty(self, client: Roles, start: Roles) -> Tensor | float:
-        """What the method adds to the client's training loss.
-
-        It also serves a stack of clients, whose penalties it sums.
+        """What the method adds to the client's training loss; for a stack of clients, the sum of theirs.
 
         Args:
-            client: its parameters. The penalty may depend on private ones only, unless `remembers_start`.
+            client: its parameters, of all roles.
             start: the same at the beginning of the round if `remembers_start`, else nothing.
         """
         return 0.0
