@@ -2,9 +2,10 @@
 
     python benchmarks/asking.py --out book/results
 
-Clustered routing looks for clusters among the clients' first gradients. Here forty clients of the digits have
-clusters that are absent, unequal, soft, or fewer or more than the adaptors. In the synthetic networks few
-clients have few samples. Every cell is FLoRAL with learned and with clustered routing on the same seeds.
+Clustered routing looks for clusters among the clients' first gradients. Here forty clients of the digits
+have clusters that are absent, unequal (then they are 22), soft, or fewer or more than the adaptors. In the
+synthetic networks few clients have few samples. Every cell is FLoRAL with learned and with clustered routing
+on the same seeds.
 A cell that is in asking.json is not run again.
 """
 
@@ -93,7 +94,7 @@ def ended(runs: Sequence[Run], rounds: int) -> list[dict[str, Any]]:
 def digits(
     name: str, federation: str, rule: Routing, seeds: Sequence[int], rounds: int
 ) -> list[dict[str, Any]]:
-    """Forty clients in one of the federations, all seeds in one stack."""
+    """All seeds of one of the federations, in one stack."""
     change, true_clusters, adaptors = FEDERATIONS[federation]
     some = [change(tasks.load(name, seed=seed, num_clients=40, num_clusters=true_clusters)) for seed in seeds]
     made = [methods.FLoRAL(task.model, adaptors, budget=0.1, routing=rule) for task in some]

@@ -44,7 +44,7 @@ def main(
             ]
             histories = [one.history for one in train_runs(runs, settings, device=device)]
             accuracy = [100 * (history.rounds[-1].test_accuracy or 0) for history in histories]
-            # a stack's first rounds are not timed: they set things up
+            # the median, since a stack's first rounds also set things up
             seconds = sorted(entry.seconds for entry in histories[0].rounds)[length // 2]
             results[precision] = {"accuracy": accuracy, "seconds_a_round": seconds}
             told = torch.tensor(accuracy)

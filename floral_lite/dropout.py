@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-# How many axes of the inputs one draw covers: an element each, or a whole channel (B, c, ...).
+# How many of the inputs' first axes a mask has: all (None), a draw an element; or 2, a draw a channel (B, c).
 DROPOUTS: dict[Callable[..., Any], int | None] = {
     functional.dropout: None,
     functional.dropout1d: 2,

@@ -24,8 +24,8 @@ class Mixture:
     Args:
         base: the parameter u.
         adaptor: what is added to it.
-        factors: the adaptor's tensors, each (C, ...).
-        mixture: pi, shape (C,).
+        factors: the adaptor's tensors, each (C, ...), or (k, C, ...) of k clients.
+        mixture: pi, shape (C,) or (k, C).
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Mixture:
         return self.adaptor.delta(self.factors, self.mixture)
 
     def stacked(self) -> tuple[Tensor, Tensor]:
-        """All C adaptors as one of rank C R: pi_c U_c, shape (C R, *rows), and V_c, shape (C R, *columns)."""
+        """Of one client all C adaptors as one of rank C R: pi_c U_c (C R, *rows), and V_c (C R, *columns)."""
         u, v = (self.factors[name].movedim(-1, 1) for name in ("U", "V"))
         weights = self.mixture.to(u.dtype).view(-1, *[1] * (u.dim() - 1))
         return (weights * u).flatten(0, 1), v.flatten(0, 1)

@@ -38,9 +38,9 @@ class Floral(nn.Module):
 
     Args:
         model: the base model; it is wrapped, not copied.
-        rank: r >= 1 of every low-rank adaptor, small layers too, see Options; give this or the budget.
+        rank: r >= 1 of every low-rank adaptor, at most min(m, n), see Options; give this or the budget.
         num_clusters: C >= 1, adaptors a layer.
-        budget: rho in (0, 1], one adaptor's parameters relative to its layer's.
+        budget: rho in (0, 1], one adaptor's parameters relative to its weight's, with rank 1 at least.
         init: "paper" (U random, V zero) or "authors" (V random, U zero).
         convolution: "balanced", "channel", "channel_in", "channel_out", "filter" or "reshaped".
         biases: adapt biases too.

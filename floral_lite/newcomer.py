@@ -75,7 +75,8 @@ def match_labels(outputs: Tensor, labels: Tensor) -> Tensor:
         pi, shape (..., C).
 
     Raises:
-        InputError: the shapes do not fit, or a label is out of range.
+        InputError: the shapes do not fit, a label is out of range, outputs has NaN or infinity, or every
+            model rules a label out.
 
     Example:
         >>> outputs = torch.tensor([[[9.0, 1.0]], [[1.0, 3.0]]]).log()  # 90% and 25% for label 0
@@ -112,7 +113,7 @@ def minimise_entropy(outputs: Tensor) -> Tensor:
         pi, shape (..., C).
 
     Raises:
-        InputError: outputs has fewer than three axes, or an empty one.
+        InputError: outputs has fewer than three axes, or an empty one, or NaN or infinity.
 
     Source: the objective of Wang et al., 2021 (Tent), here of a choice among C models; not the paper's.
 

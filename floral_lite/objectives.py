@@ -99,7 +99,7 @@ def cfl(
         f"[0, {len(models)})",
     )
     of_clients = torch.stack([loss(models[c]) for loss, c in zip(losses, given, strict=True)])
-    weights = weights.to(_mean(weights, of_clients))
+    weights = weights.to(_mean(weights, of_clients))  # _mean refuses losses that are no scalars
     # E_{k|c}[f^k(w_c)] = sum_{k in c} p(k) f^k(w_c) / p(c)
     zeros, indices = of_clients.new_zeros(len(models)), clusters.long()
     shares = zeros.index_add(0, indices, weights).clamp(min=torch.finfo(weights.dtype).tiny)

@@ -65,17 +65,17 @@ def personal_floral(task: Task, method: Method, state: Roles | Federation, clien
 
     Args:
         task: what was trained on.
-        method: a FLoRAL; other methods have no base with adaptors.
+        method: a FLoRAL, but no MFLWS, which runs C networks. (A Local Adaptor has no router.)
         state: what `train(task, method)` gave, or its state alone.
         client: k, in [0, K).
 
     Raises:
-        InputError: there is no such client, the method has no adaptors, or another task or method was trained
-            (of a state alone that cannot be checked).
+        InputError: there is no such client, the method is of another class, or another task or method was
+            trained (of a state alone that cannot be checked).
     """
     if not isinstance(method, FLoRAL) or isinstance(method, MFLWS):
         raise InputError(
-            f"the method is {method.name}, whose models are no base with a mixture of adaptors: take "
+            f"the method is {method.name}, which has no router that mixes adaptors into one network: take "
             "methods.FLoRAL, or personal_model, which gives a plain network"
         )
     own = _of_client(task, method, state, client)

@@ -19,8 +19,8 @@ class Options:
         rank: r >= 1 of every low-rank adaptor; give this or the budget. A weight with fewer rows m or
             columns n, such as a head with two outputs, gets min(m, n), enough for any matrix.
             (convolution="filter" takes c_out times that.)
-        budget: rho in (0, 1], one adaptor's parameters relative to its weight's; each
-            layer's rank follows. Vectors (biases, norms) are adapted whole and do not count.
+        budget: rho in (0, 1], one adaptor's parameters relative to its weight's; each layer's rank follows,
+            at least 1. Vectors (biases, norms) are adapted whole and do not count.
         init: "paper" makes U random and V zero, as the text says; "authors" makes V random
             and U zero, as the authors' code does. Either way L = 0 at the start.
         convolution: how a kernel is read as a matrix, see `conv.py`.

@@ -61,7 +61,7 @@ def cells(
 
     Args:
         table: the table.
-        columns: tasks; those of the paper's table if None.
+        columns: tasks; those of the table if None.
         rows: names of rows; all if None.
         seeds: n, 1 to 1000, for the seeds 1..n.
         rounds: communication rounds; each task's own if None.

@@ -1,4 +1,4 @@
-"""The paper's four tables, with its numbers."""
+"""The paper's four tables, with its numbers, and an earlier one of its authors."""
 
 from collections.abc import Mapping, Sequence
 

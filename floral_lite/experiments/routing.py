@@ -29,7 +29,7 @@ def judged(filled: Filled) -> pd.DataFrame:
         One line for each column and row that has results (its index): seeds (how many), accuracy in per
         cent, its standard deviation sd, closed (the share in per cent of the gap between learned and
         optimal routing, on the seeds that all three have) and its standard error closed_error, both none
-        where the gap is not above two of its own standard errors, rand (adjusted Rand index of the last
+        where the gap is within two of its own standard errors of 0, rand (adjusted Rand index of the last
         mixtures against the true clusters) and decided (the first evaluated round from which on the
         mismatch is below 0.25; none where a seed never comes there). Of clustered routing decided says
         nothing: where that finds four clusters it begins at 0.2.
@@ -93,7 +93,7 @@ def closed(
     Returns:
         The share, the mean of rule - learned over that of optimal - learned, and its standard error (NaN
         with one seed). Both are NaN where the gap is not clear, that is where its mean over all seeds of
-        learned and optimal routing is not above two standard errors, or where the rule's seeds have none.
+        learned and optimal routing is within two standard errors of 0, or where the rule's seeds have none.
 
     Example:
         >>> closed({1: 80.0, 2: 90.0}, learned={1: 60.0, 2: 70.0}, optimal={1: 85.0, 2: 95.0, 3: 99.0})

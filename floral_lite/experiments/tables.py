@@ -9,6 +9,8 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING
 
+from torch.nn import functional
+
 from .. import tasks
 from ..seeds import check_num_seeds
 from .catalogue import find_table
@@ -123,8 +125,6 @@ class Filled:
 
 def is_regression(task: str) -> bool:
     """Whether a task has no labels, so that its score is a loss."""
-    from torch.nn import functional
-
     return tasks.TASKS[task].loss is functional.mse_loss
 
 
@@ -146,7 +146,7 @@ def collect(
     Args:
         name: of the table.
         folder: of results.
-        columns: tasks; those of the paper's table if None.
+        columns: tasks; those of the table if None.
         rows: names of rows; all if None.
         seeds: n, 1 to 1000: look at the seeds 1..n.
         rounds: that the results must have; if None any number, but the same in a whole column.

@@ -33,7 +33,7 @@ def asked_rounds(task: Task, method: Method, settings: Settings) -> int:
     """How many of a run's rounds go to asking every client once; 0 where the method does not ask.
 
     Raises:
-        InputError: no round is left for training, or the clients cannot all be asked.
+        InputError: no round is left for training, or all of the base's weights are frozen.
     """
     if not method.asks_first:
         return 0

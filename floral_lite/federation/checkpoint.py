@@ -52,6 +52,7 @@ def checkpointed_rounds(
         InputError: the checkpoint is of another configuration, network, loss or number of seeds, `every` is
             smaller than 1, or nothing can be written in the folder. That the data are the same is not
             checked, and of loss and augmentation only the name.
+        OSError: the disk is full, say; the older checkpoint is still there.
     """
     require(
         whole_number("checkpoint_every", every) >= 1, f"checkpoint_every is {every}; it must be at least 1"
@@ -76,6 +77,7 @@ def save_checkpoint(federations: Sequence[Federation], folder: Path | str) -> No
 
     Raises:
         InputError: the folder cannot be made, or nothing can be written in it.
+        OSError: the disk is full, say; the older checkpoint is still there.
     """
     folder = Path(folder)
     done = len(federations[0].history.rounds)

@@ -19,7 +19,7 @@ class Shard(NamedTuple):
     targets: Tensor
 
     def __len__(self) -> int:
-        """N, the number of samples (not the number of fields)."""
+        """N, the number of samples (not of fields, so `_replace` fails: write Shard(inputs, targets))."""
         return len(self.inputs)
 
     def to(self, device: torch.device) -> "Shard":

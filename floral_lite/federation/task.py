@@ -43,9 +43,9 @@ class Task:
     Args:
         name: what the task is called.
         model: the base model in its first state.
-        loss: loss(outputs, targets), averaged over the batch. With the functions of torch.nn.functional
-            clients of any sizes are trained side by side; with others, such as a torch.nn.CrossEntropyLoss
-            that may have weights, only those of one size.
+        loss: loss(outputs, targets), averaged over the batch. With the functions that OF_LABELS and
+            ELEMENTWISE name, and no batch norm, clients of any sizes are trained side by side; else, as with
+            a torch.nn.CrossEntropyLoss that may have weights, only those of one size.
         train: each client's training shard.
         test: each client's test shard, in the same order.
         clusters: the true cluster of each client, integers, shape (K,); 0 for all if unknown.

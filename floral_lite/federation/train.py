@@ -51,6 +51,7 @@ def train(
             unknown, the device is not there, or the checkpoints are of another run, damaged, or cannot be
             written.
         DivergenceError: a client's loss is not a finite number.
+        OSError: the disk is full, say; the last checkpoint is still there.
 
     Example:
         >>> from floral_lite import methods, tasks
@@ -101,7 +102,7 @@ def train_runs(
         What `train` returns for each, in the order of the runs.
 
     Raises:
-        InputError, DivergenceError: as in `train`; or the runs differ in more than data and seeds.
+        InputError, DivergenceError, OSError: as in `train`; or the runs differ in more than data and seeds.
 
     Example:
         >>> from floral_lite import methods, tasks

@@ -55,7 +55,7 @@ class Asking:
         max_samples: the largest N^k that is believed.
 
     Raises:
-        InputError: no round is left for training.
+        InputError: no round is left for training, or all of the base's weights are frozen.
 
     Attributes:
         rounds: how many rounds go to asking; 0 where the method does not ask.

@@ -93,7 +93,7 @@ def check_one_kind(inputs: Mapping[str, Tensor]) -> None:
 
 
 def in_precision(tensor: Tensor, dtype: torch.dtype) -> Tensor:
-    """Floats in the model's precision, bytes as they are, other integers as words' numbers."""
+    """Floats in the model's precision, bytes too unless it is float32, other integers as words' numbers."""
     if tensor.is_floating_point():
         return tensor.to(dtype)
     if tensor.dtype == torch.uint8:
