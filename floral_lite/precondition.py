@@ -43,7 +43,7 @@ def precondition(
     Raises:
         InputError: epsilon is not positive.
 
-    Source: appendix 'Preconditioning LoRAs'.
+    Source: appendix 'Preconditioning LoRAs', after Tong, Ma and Chi, 2021.
     """
     _check_epsilon(epsilon)
     result = dict(gradients)
@@ -73,7 +73,7 @@ def preconditioner(
     Raises:
         InputError: epsilon is not positive, or a step is given a closure.
 
-    Source: appendix 'Preconditioning LoRAs'.
+    Source: appendix 'Preconditioning LoRAs', after Tong, Ma and Chi, 2021.
 
     Example:
         >>> model = Floral(torch.nn.Linear(8, 4), rank=2)
