@@ -128,12 +128,13 @@ def convert(notebook: NotebookNode) -> NotebookNode:
 
 
 def write(paths: list[Path], folder: Path) -> None:
-    """Make the two folders. Existing sources stay, since they may have been edited; so do grades."""
+    """Make the two folders. Existing sources and settings stay, which may have been edited; so do grades."""
     from nbgrader.apps import NbGraderAPI  # here, since it takes seconds and warns
 
     course = folder.resolve() / "instructor"
     (course / "submitted").mkdir(parents=True, exist_ok=True)
-    (course / "nbgrader_config.py").write_text(CONFIG, encoding="utf-8")
+    if not (course / "nbgrader_config.py").exists():
+        (course / "nbgrader_config.py").write_text(CONFIG, encoding="utf-8")
     config = PyFileConfigLoader("nbgrader_config.py", path=str(course)).load_config()
     config.CourseDirectory.root = str(course)
     # nbgrader calls alembic by name: it is beside this Python, whose environment may not be activated.

@@ -184,6 +184,10 @@ def test_right_answers_get_all_points_and_wrong_ones_none(tmp_path: Path) -> Non
         nbformat.write(chapter(), tmp_path / f"{name}.ipynb")
     run(tmp_path, "-c", WRITE)
     assert "# a lecturer was here" in source(nbformat.read(tmp_path / "student/edited/edited.ipynb", 4))
+    settings = course / "nbgrader_config.py"
+    settings.write_text(settings.read_text(encoding="utf-8") + "# and here\n", encoding="utf-8")
+    run(tmp_path, "-c", WRITE)
+    assert settings.read_text(encoding="utf-8").endswith("# and here\n")
     solved = nbformat.read(course / "source/twice/twice.ipynb", as_version=4)
     empty = nbformat.read(tmp_path / "student/twice/twice.ipynb", as_version=4)
     assert source(empty).split() == for_students(coursework.convert(chapter())).split()
