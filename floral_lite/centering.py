@@ -73,7 +73,7 @@ def center(
     result = Centered(dict(base), dict(clustered), {})
     for name, adaptor in adaptors.items():
         require(
-            isinstance(adaptor, LowRankAdaptor | VectorAdaptor),
+            isinstance(adaptor, LowRankAdaptor) or type(adaptor).delta is VectorAdaptor.delta,
             f"{name} has an adaptor of type {type(adaptor).__name__}, and only a LowRankAdaptor or a "
             "VectorAdaptor can be centered: leave the adaptors as they are, or adapt it with one of these",
         )

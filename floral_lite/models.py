@@ -5,7 +5,9 @@ from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
 
+from .errors import require
 from .seeds import check_seed, stream
 
 # mean and standard deviation of CIFAR's red, green and blue
@@ -151,6 +153,12 @@ def reinitialised(model: nn.Module, *key: int) -> nn.Module:
     def draw(layer: nn.Module) -> None:
         for name in ("reset_parameters", "_reset_parameters"):  # attention has the second
             if hasattr(layer, name):
+                require(
+                    not parametrize.is_parametrized(layer),
+                    f"a {type(layer).__name__} has a parametrisation (weight_norm, say), in which what its "
+                    f"{name}() draws is lost: all models would start alike; remove the parametrisation, or "
+                    "take a method with one model",
+                )
                 getattr(layer, name)()
 
     fresh = copy.deepcopy(model)

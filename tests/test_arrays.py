@@ -242,6 +242,8 @@ GRAY = np.zeros((20, 6, 6), np.uint8)
         ((IMAGES, LABELS + 1), {"num_clusters": 1, "transform": None}, r"targets from \d to 6.*0 to 5"),
         ((["a", "b"], [0, 1]), {}, "images cannot be read as one array of numbers"),
         ((torch.eye(120).to_sparse(), LABELS), {}, r"images cannot be .* sparse tensor.*to_dense\(\)"),
+        ((torch.eye(120) + 0j, LABELS), {}, r"images is of torch\.complex64.*view_as_real"),
+        ((np.eye(120) + 0j, LABELS), {}, r"images is of torch\.complex128.*view_as_real"),
         (
             (IMAGES, LABELS),
             {"augment": "flip"},

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from floral_lite import Floral, InputError
-from floral_lite.adaptors import LowRankAdaptor
+from floral_lite.adaptors import LowRankAdaptor, VectorAdaptor
 from floral_lite.centering import center
 
 C = 3
@@ -352,6 +352,18 @@ class Doubled:
 def test_an_adaptor_of_another_form_is_told() -> None:
     with pytest.raises(InputError, match=r"bias has an adaptor of type Doubled, .*leave the adaptors"):
         center({"bias": Doubled()}, {"bias": torch.ones(3)}, {"bias.half": torch.ones(2, 3)})
+
+
+class Twice(VectorAdaptor):
+    """A vector that adds twice itself."""
+
+    def delta(self, factors: Mapping[str, Tensor], mixture: Tensor) -> Tensor:
+        return 2 * super().delta(factors, mixture)
+
+
+def test_a_vector_that_adds_something_else_is_told() -> None:
+    with pytest.raises(InputError, match=r"bias has an adaptor of type Twice"):
+        center({"bias": Twice("twice", (3,))}, {"bias": torch.ones(3)}, {"bias.L": torch.eye(3)[:2]})
 
 
 @pytest.mark.parametrize("size", [1.0, 1e6])

@@ -1,13 +1,15 @@
 """The base models."""
 
+from collections.abc import Callable
 from itertools import pairwise
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.utils import parametrizations
 
-from floral_lite import methods
+from floral_lite import InputError, methods
 from floral_lite.federation.layers import chain
 from floral_lite.models import HeConv2d, Normalise, cnn, mlp, reinitialised, relu_net, seeded, vgg8
 
@@ -147,6 +149,14 @@ def test_a_seed_gives_the_same_model_and_leaves_the_global_generator_alone() -> 
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
     assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("wrap", [parametrizations.weight_norm, parametrizations.orthogonal])
+def test_a_parametrised_layer_is_not_drawn_anew(wrap: Callable[[nn.Module], nn.Module]) -> None:
+    """What it draws would be lost, and the models of an ensemble would start alike."""
+    model = nn.Sequential(nn.Linear(3, 2), wrap(nn.Linear(2, 2)))
+    with pytest.raises(InputError, match=r"a ParametrizedLinear has a parametrisation.* would start alike"):
+        reinitialised(model, 0, 1)
 
 
 def test_a_key_draws_a_model_anew_and_leaves_the_first_and_the_global_generator_alone() -> None:

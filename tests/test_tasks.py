@@ -669,6 +669,13 @@ def test_a_layer_that_a_federation_cannot_train_is_refused(
         task([shard()], [shard()], model=nn.Sequential(nn.Linear(2, 3), layer()))
 
 
+def test_a_sparse_buffer_is_refused() -> None:
+    model = nn.Linear(2, 3)
+    model.register_buffer("neighbours", torch.eye(2).to_sparse())
+    with pytest.raises(InputError, match=r"buffer neighbours is sparse.*to_dense\(\)"):
+        task([shard()], [shard()], model=model)
+
+
 def test_a_layer_under_two_names_is_refused() -> None:
     layer, activation = nn.Linear(2, 2), nn.ReLU()
     task([shard()], [shard()], model=nn.Sequential(nn.Linear(2, 2), activation, nn.Linear(2, 3), activation))

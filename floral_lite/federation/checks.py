@@ -102,6 +102,11 @@ def check_layers(task: Task) -> None:
                     f"the embedding {name} has {option}={value}, which means something else where clients "
                     f"are trained side by side: use {option}={without}",
                 )
+    for name, buffer in task.model.named_buffers():
+        require(
+            buffer.layout == torch.strided,
+            f"the model's buffer {name} is sparse, and engines copy dense ones only: register its to_dense()",
+        )
     names: dict[nn.Module, str] = {}
     for name, module in task.model.named_modules(remove_duplicate=False):
         first = names.setdefault(module, name)

@@ -63,20 +63,31 @@ def as_tensor(name: str, array: Array) -> Tensor:
             array.layout == torch.strided,
             f"{name} cannot be read as a sparse tensor; give what its to_dense() returns",
         )
-        return array.detach().cpu().clone()
+        return _real(name, array.detach().cpu().clone())
     require(
         not np.ma.is_masked(array),
         f"{name} is a masked array with entries that are masked; fill them with its filled(), or leave them "
         "out",
     )
     try:
-        return torch.tensor(np.ascontiguousarray(array))  # torch takes no array that runs backwards
+        tensor = torch.tensor(np.ascontiguousarray(array))  # torch takes no array that runs backwards
     except (TypeError, ValueError, RuntimeError) as error:
         raise InputError(
             f"{name} cannot be read as one array of numbers ({error}); give a tensor, a numpy array or a "
             "list of numbers, all samples of the same shape; names of classes become numbers with "
             "np.searchsorted(classes, labels), where classes = np.unique(the labels of all clients)"
         ) from error
+    return _real(name, tensor)
+
+
+def _real(name: str, tensor: Tensor) -> Tensor:
+    """The tensor, or InputError if it is complex: as numbers of words it would lose its imaginary part."""
+    require(
+        not tensor.is_complex(),
+        f"{name} is of {tensor.dtype}, and a task takes real numbers: give torch.view_as_real of it, and use "
+        "torch.view_as_complex in the model's forward",
+    )
+    return tensor
 
 
 def check_one_kind(inputs: Mapping[str, Tensor]) -> None:
