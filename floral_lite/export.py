@@ -28,7 +28,8 @@ def export_peft(model: Floral, folder: str | Path, mixture: Tensor | Sequence[fl
     computes what the model computes.
 
     PEFT has LoRA for linear layers and their biases, for embeddings, and for convolutions with the
-    kernel on the input side ("channel_in"; any kind where the kernel is 1 x 1).
+    kernel on the input side ("channel_in"; any kind where the kernel is 1 x 1). PEFT's own
+    `merge_and_unload` needs a bias in all adapted layers, or a model made with biases=False.
 
     Args:
         model: the base with its adaptors.

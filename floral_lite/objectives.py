@@ -187,7 +187,7 @@ def fml(
     """
     check_mixtures(mixtures, len(losses), len(models))
     # w^k = sum_c pi_c^k w_c
-    personal = torch.einsum("kc,c...->k...", mixtures.to(models), models)
+    personal = torch.einsum("kc,c...->k...", mixtures.to(models + 0.0), models + 0.0)  # integers too
     mixed = pfl(losses, weights, personal)
     return mixed if regularizer is None else mixed + regularizer(models)
 

@@ -92,6 +92,8 @@ def load(path: str | Path, model: nn.Module) -> Floral:
         )
     with torch.no_grad():
         for name, tensor in expected.items():
+            if 0 in tensor.stride():  # expanded: torch writes into no tensor whose numbers share memory
+                tensor.data = tensor.contiguous()
             tensor.copy_(found[name])
     return wrapped
 

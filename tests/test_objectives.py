@@ -146,6 +146,16 @@ def test_mfl_ws_is_fml_with_one_hot_mixtures(seed: int, num_shared: int) -> None
     same(mfl_ws(case.losses, case.weights, base, adaptors, case.one_hot), right)
 
 
+def test_models_of_whole_numbers_are_mixed_as_others_are() -> None:
+    losses = [lambda w: (w - 0.5).square(), lambda w: (w + 0.5).square()]
+    half = torch.tensor([0.5, 0.5])
+    whole, others = (
+        fml(losses, half, models, half.repeat(2, 1))
+        for models in (torch.arange(3)[1:], torch.arange(3.0)[1:])
+    )
+    assert float(whole) == float(others) == 2.5
+
+
 @given(SEEDS)
 def test_a_mixture_of_models_with_a_base_has_that_base(seed: int) -> None:
     case = Case(seed)

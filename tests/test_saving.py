@@ -4,6 +4,7 @@ import copy
 import os
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -325,6 +326,36 @@ def test_numbers_of_numpy_are_saved(tmp_path: Path, options: dict[str, Any], sam
     loaded, plain = load(tmp_path / "model.safetensors", nn.Linear(3, 2)), Floral(nn.Linear(3, 2), **same)
     told, wanted = ((model.options, model.num_clusters, model.router) for model in (loaded, plain))
     assert told == wanted
+
+
+@pytest.mark.parametrize("budget", [np.float32(0.7), Fraction(1, 3)])
+@pytest.mark.parametrize("side", [12, 20])
+def test_a_budget_gives_the_rank_that_its_file_gives(tmp_path: Path, side: int, budget: Any) -> None:
+    made = Floral(nn.Linear(side, side), budget=budget)
+    save(made, tmp_path / "model.safetensors")
+    loaded = load(tmp_path / "model.safetensors", nn.Linear(side, side))
+    assert torch.equal(loaded.clustered()["weight.U"], made.clustered()["weight.U"])
+
+
+class Masked(nn.Module):
+    """A layer with a mask whose rows are one row of memory."""
+
+    def __init__(self, value: float) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+        self.register_buffer("mask", torch.full((1, 4), value).expand(3, 4))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        outputs: Tensor = self.layer(inputs) * self.get_buffer("mask")[0]
+        return outputs
+
+
+def test_an_expanded_buffer_is_loaded(tmp_path: Path) -> None:
+    made = Floral(Masked(2.0), rank=1)
+    save(made, tmp_path / "model.safetensors")
+    loaded = load(tmp_path / "model.safetensors", Masked(0.0))
+    for name, tensor in made.state_dict().items():
+        assert torch.equal(loaded.state_dict()[name], tensor)
 
 
 def test_a_weight_with_its_channels_last_is_saved(tmp_path: Path) -> None:

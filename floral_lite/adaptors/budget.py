@@ -6,12 +6,14 @@ from ..decimals import as_written
 from ..errors import real_number, require, whole_number
 
 
-def check_budget(budget: float) -> None:
-    """Raise InputError unless the budget lies in (0, 1]."""
+def check_budget(budget: float) -> float:
+    """The budget as a float, as a file keeps it, or InputError unless it lies in (0, 1]."""
+    share = real_number("budget", budget)
     require(
-        0 < real_number("budget", budget) <= 1,
+        0 < share <= 1,
         f"budget is {budget}; it is an adaptor's share of its weight's size, in (0, 1]: try 0.01 or 0.1",
     )
+    return share
 
 
 def check_rank(rank: int) -> int:

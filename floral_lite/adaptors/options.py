@@ -48,7 +48,7 @@ class Options:
         if self.rank is not None:
             object.__setattr__(self, "rank", check_rank(self.rank))
         if self.budget is not None:
-            check_budget(self.budget)
+            object.__setattr__(self, "budget", check_budget(self.budget))
         require(isinstance(self.biases, bool), f"biases is {self.biases!r}; it is True or False")
         for name, choices in (("init", Initialisation), ("convolution", Convolution), ("norms", Norms)):
             check_choice(name, getattr(self, name), choices)
