@@ -64,7 +64,8 @@ def find_clusters(gradients: Sequence[Tensor], num_clusters: int, seed: int = 0)
         InputError: the gradients are of different numbers of clients or not all finite, or the seed is out
             of range.
 
-    Source: ours, not the paper's.
+    Source: ours, of known parts: Sattler et al., 2021, and Duan et al., 2020 (FedGroup), cluster clients by
+        the directions of their updates; the numerator is the gap statistic of Tibshirani et al., 2001.
 
     Example:
         >>> kinds = torch.eye(2).repeat(10, 1)  # 20 clients of two kinds
@@ -113,6 +114,8 @@ def directions(gradients: Sequence[Tensor]) -> Tensor:
         gradient = gradient.to(torch.promote_types(gradient.dtype, torch.float32))
         # what all clients have in common tells nothing
         apart = (gradient - gradient.mean(dim=0)).reshape(len(gradient), -1)
+        # a power of two, which rounds nothing: squares of large gradients overflow, of small ones vanish
+        apart = torch.ldexp(apart, -apart.abs().max().frexp().exponent.clamp(min=-100))
         gram = (apart @ apart.T).cpu().double()
         # every layer counts alike
         if gram.trace() > 0:

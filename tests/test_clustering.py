@@ -109,6 +109,18 @@ def test_neither_the_lengths_of_layers_matter_nor_what_all_clients_share() -> No
     torch.testing.assert_close(directions([first + 3, second]).abs(), plain.abs(), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("size", [1e-30, 1e20, 1e37])
+def test_neither_does_the_size_of_all(size: float) -> None:
+    """Squares of large gradients are infinite in single precision, those of small ones 0."""
+    gradients = [torch.eye(2).repeat(10, 1) + 0.1 * torch.randn(20, 2, generator=torch.Generator())]
+    usual, found = (find_clusters([scale * one for one in gradients], 2) for scale in (1.0, size))
+    assert usual is not None
+    assert found is not None
+    assert usual.stands_out
+    assert found.clusters.tolist() == usual.clusters.tolist()
+    assert found.effect == pytest.approx(usual.effect, rel=1e-3)
+
+
 def test_directions_are_orthonormal_centred_and_sorted() -> None:
     gradients, _ = hidden(15, 3, apart=1)
     columns = directions(gradients)
