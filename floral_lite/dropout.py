@@ -55,7 +55,8 @@ class Dropout(TorchFunctionMode):
         shape = input.shape[:axes]
         kept = keep(self.key, shape, p).view(*shape, *[1] * (input.dim() - len(shape)))
         # at p = 1 nothing is kept, and there is nothing to scale
-        return input * kept.to(input.dtype) / (1 - p or 1)
+        dropped = input * kept.to(input.dtype) / (1 - p or 1)
+        return input.copy_(dropped) if inplace else dropped
 
 
 def keep(key: Tensor, shape: tuple[int, ...], p: float) -> Tensor:

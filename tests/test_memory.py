@@ -227,6 +227,13 @@ def between(*layers: nn.Module) -> nn.Module:
     return nn.Sequential(nn.Conv1d(5, 6, 1), *layers, nn.Flatten(), nn.Linear(24, 3))
 
 
+class OverLargest(nn.Module):
+    """Divides by the largest number of a batch."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return inputs / inputs.abs().max()
+
+
 MEETINGS: dict[str, tuple[Callable[[], nn.Module], bool, bool]] = {
     "samples apart": (lambda: between(nn.GroupNorm(2, 6), nn.Dropout(0.5), nn.Dropout1d(0.5)), False, False),
     "attention": (lambda: Attention(0.0), False, False),
@@ -236,6 +243,7 @@ MEETINGS: dict[str, tuple[Callable[[], nn.Module], bool, bool]] = {
     "no more than eight": (lambda: UpToEight(20, 3), True, True),
     "no more than eight, it says": (lambda: Refusing(20, 3), True, True),
     "who knows": (lambda: between(Rooted()), True, True),
+    "the largest": (lambda: nn.Sequential(nn.Flatten(), OverLargest(), nn.Linear(20, 3)), True, True),
     "nothing at first": (lambda: between(Centred(0.0)), True, True),
     # with more samples every output is smaller
     "shares of the batch": (lambda: nn.Sequential(nn.Flatten(), nn.Linear(20, 3), nn.Softmax(0)), True, True),

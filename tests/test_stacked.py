@@ -23,6 +23,7 @@ from floral_lite.federation.runs import stacks_of
 from floral_lite.methods import Method
 from floral_lite.models import seeded
 from floral_lite.roles import Roles
+from floral_lite.router import Router
 
 from .federations import agree, first_state, identical, make_task, normal, replayed, watch_stacks, words
 
@@ -302,12 +303,72 @@ def test_methods_of_other_numbers_do_not_share_a_stack(name: str) -> None:
         agree(federation, alone(run))
 
 
-def test_networks_of_other_numbers_do_not_share_a_stack() -> None:
+class Hidden(Scaled):
+    """Keeps the number under a name that begins with an underscore."""
+
+    def __init__(self, scale: float) -> None:
+        super().__init__(1.0)
+        self._scale = scale
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self._scale * super().forward(inputs)
+
+
+class Shifted(Scaled):
+    """A buffer that is called like a batch norm's, and is none."""
+
+    def __init__(self, scale: float) -> None:
+        super().__init__(1.0)
+        self.register_buffer("running_mean", torch.tensor(scale))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return super().forward(inputs - self.get_buffer("running_mean"))
+
+
+class Less(Scaled):
+    """Takes a part of the batch's mean away, or nothing."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return nn.Linear.forward(self, inputs - (self.scale - 0.1) * inputs.mean(dim=0))
+
+
+def hooked(scale: float) -> nn.Module:
+    layer = nn.Linear(4, 3)
+    layer.register_forward_hook(lambda _, __, outputs: scale * outputs)
+    return layer
+
+
+@pytest.mark.parametrize("build", [Scaled, Hidden, Shifted, Less, hooked])
+@pytest.mark.parametrize("scales", [(1.0, 0.1), (0.1, 1.0)])
+def test_networks_of_other_numbers_do_not_share_a_stack(
+    build: Callable[[float], nn.Module], scales: tuple[float, float]
+) -> None:
     runs = []
-    for seed, scale in enumerate((1.0, 0.1)):
-        task = make_task(partial(Scaled, scale), normal(4))
+    for seed, scale in enumerate(scales):
+        task = make_task(partial(build, scale), normal(4))
         runs.append(Run(task, methods.FedAvg(task.model), seed))
     for federation, run in zip(train_runs(runs, runs[0].task.settings), runs, strict=True):
+        agree(federation, alone(run))
+
+
+class Powered(Router):
+    """A rule with a number beside its fields."""
+
+    def __init__(self, power: float) -> None:
+        super().__init__()
+        object.__setattr__(self, "power", power)
+
+    def mixture(self, router_logits: Tensor, draws: Tensor | None = None) -> Tensor:
+        return (getattr(self, "power") * router_logits).softmax(dim=-1)  # noqa: B009
+
+
+def test_routers_of_other_numbers_do_not_share_a_stack() -> None:
+    task = ragged("chain")
+    runs = [
+        Run(task, methods.FLoRAL(task.model, 3, rank=1, router=Powered(power)), seed)
+        for seed, power in enumerate((1.0, 4.0))
+    ]
+    for federation, run in zip(train_runs(runs, task.settings), runs, strict=True):
         agree(federation, alone(run))
 
 

@@ -117,6 +117,7 @@ def train_together(
     number: int,
     steps: Steps,
     memory: Memory,
+    narrowly: bool = True,
 ) -> tuple[Roles, Tensor]:
     """The local training of a stack of clients.
 
@@ -127,6 +128,7 @@ def train_together(
         number: the round.
         steps: runs the local steps.
         memory: knows whether a short batch may be filled up.
+        narrowly: leave out the clusters that can never count.
 
     Returns:
         Their trained parameters, each with an axis of clients in front and, where a client uses one
@@ -135,7 +137,7 @@ def train_together(
     task, method = members[0].task, members[0].method
     layers = chain(task.model)
     begun = begin_together(members, jobs, layers, settings, memory)
-    start = narrow(method, begun)
+    start = narrow(method, begun) if narrowly else begun
     narrowed = start is not begun
     client = start.map(torch.clone)
     factors = {

@@ -78,7 +78,10 @@ def adapt_together(
     stacks = []
     with torch.enable_grad(), arithmetic(settings.precision):
         for chunk in engine.chunks(adapting[0], jobs, settings, memory):
-            trained, _ = engine.train_together(adapting, chunk, settings, number + 1, steps, memory)
+            # with all clusters: the method that is tested may mix them otherwise than the one that adapts
+            trained, _ = engine.train_together(
+                adapting, chunk, settings, number + 1, steps, memory, narrowly=False
+            )
             done += chunk
             stacks.append(trained.map(torch.clone))  # the next chunk may take the same memory
     members[0].task.model.eval()

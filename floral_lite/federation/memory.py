@@ -59,16 +59,18 @@ class Memory:
         self.max_memory, self.device = max_memory, device
         # into how many parts a stack is cut that was counted to fit, see `in_halves`
         self.parts = 1
-        self._fillable: dict[bool, bool] = {}
+        self._fillable: dict[tuple[bool, type[Method]], bool] = {}
         self._trained: dict[int, int] = {}
         self._tested: int | None = None
 
     def fillable(self, task: Task, method: Method, state: Roles) -> bool:
         """Whether a short batch may be filled up with rows that do not count; tried out once in each mode."""
         mode = task.model.training
-        if mode not in self._fillable:
-            self._fillable[mode] = task.loss in MEANS and not samples_meet(task, method, state)
-        return self._fillable[mode]
+        key = mode, type(method)  # a method may adapt its models by another one
+        if key not in self._fillable:
+            meet = task.loss not in MEANS or samples_meet(task, method, state)
+            self._fillable[key] = not meet and not answers_meet(method, state, mode)
+        return self._fillable[key]
 
     def clients_at_once(self, task: Task, method: Method, state: Roles, settings: Settings) -> int:
         """How many clients may be trained side by side, at least 1; counted once for each batch size."""
@@ -158,22 +160,47 @@ def samples_meet(task: Task, method: Method, state: Roles) -> bool:
     # else layers that draw by themselves would get other numbers in the round that follows
     own_numbers = torch.random.fork_rng(devices=[inputs.device] if inputs.is_cuda else [])
     with torch.no_grad(), own_numbers, arithmetic("float32"):
-        try:
-            parts, more = [method.parts(client)], torch.cat([inputs, inputs[:1], inputs[:1]])
-            (alone,), kept = run(task.model, method, client, parts, inputs, key)
-            (filled,), moved = run(task.model, method, client, parts, more, key)
-        except (RuntimeError, ValueError):  # the model takes batches of one size only
-            return True
-    # a batch of another length rounds differently, by far less than another sample changes
-    apart: Tensor = (filled[: len(alone)] - alone).abs().max()
-    if not bool(apart <= 1e-4 * alone.abs().max()):
-        return True
+        # either way round, since what is largest in a batch may stand anywhere
+        for given in (inputs, inputs.flip(0)):
+            fewer, more = given[: max(1, len(given) // 2)], torch.cat([given, given[:1], given[:1]])
+            try:
+                parts = [method.parts(client)]
+                (alone,), kept = run(task.model, method, client, parts, fewer, key)
+                (filled,), moved = run(task.model, method, client, parts, more, key)
+            except (RuntimeError, ValueError):  # the model takes batches of one size only
+                return True
+            # a batch of another length rounds differently, by far less than another sample changes
+            apart: Tensor = (filled[: len(alone)] - alone).abs().max()
+            if not bool(apart <= 1e-4 * alone.abs().max()):
+                return True
     # an instance norm's outputs are a sample's own, but not its statistics
     return any(
         is_statistic(name) and not torch.allclose(tensor, after[name])
         for before, after in zip(kept, moved, strict=True)
         for name, tensor in before.items()
     )
+
+
+def answers_meet(method: Method, state: Roles, training: bool) -> bool:
+    """Whether a user's own `losses`, or in evaluation `predict`, looks at more than one sample at a time."""
+    verb = method.losses if training else method.predict
+    if verb.__module__.startswith("floral_lite."):
+        return False
+    client, generator = state.of_client(0), torch.Generator().manual_seed(0)
+    like, draws = client.tensors()[0], method.draw(1, generator)
+    draws = None if draws is None else draws[0].to(like.device)
+    # two more samples, one smaller and one larger than the first three
+    sizes = torch.tensor([2.0, 3.0, 4.0, 1.0, 9.0])[:, None]
+    outputs = [(sizes * torch.rand(4, generator=generator)).to(like) for _ in method.networks(client)]
+
+    def made(count: int) -> Tensor:
+        some = [one[:count] for one in outputs]
+        if training:
+            return method.losses(client, some, lambda one: one.square().mean(dim=-1), draws)
+        return method.predict(client, some, classifies=True)
+
+    few, many = made(3), made(5)
+    return len(few) < 3 or not torch.allclose(few, many[:3])
 
 
 def repeated(inputs: Tensor, batch_size: int) -> Tensor:

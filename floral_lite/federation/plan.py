@@ -1,6 +1,7 @@
 """What a stack of clients does in a round: who is in it, with which samples, in which step."""
 
 from collections.abc import Iterator, Sequence
+from functools import reduce
 from itertools import groupby
 from typing import NamedTuple
 
@@ -83,10 +84,14 @@ class Plan:
         counts = self._counts()
         augment = [draws.augment for draws in self.draws if draws.augment is not None]
         augmented = self._batched(augment) if augment else None
-        like = next(self.members[0].task.model.parameters())
+        model = self.members[0].task.model
+        like = next(model.parameters())
         keys = send(pad_sequence([draws.keys for draws in self.draws], batch_first=True), like.device)
         drawn = [draws.noise for draws in self.draws if draws.noise is not None]
         noise = send(pad_sequence(drawn, batch_first=True), like.device) if drawn else None
+        # of weights single at least: inputs, and some parameters, may be integers or in half precision
+        dtypes = (tensor.dtype for tensor in model.parameters() if tensor.is_floating_point())
+        precision = reduce(torch.promote_types, dtypes, torch.float32)
         for start in range(0, self.num_steps[0], STEPS_FETCHED):
             steps = slice(start, min(start + STEPS_FETCHED, self.num_steps[0]))
             active = sum(number > start for number in self.num_steps)
@@ -101,8 +106,7 @@ class Plan:
                 weights = None
                 if int(count.min()) < width:
                     filled = torch.arange(width) < count[:, None]
-                    # in the precision of the model: inputs may be integers
-                    weights = send((filled.double() / count[:, None]).to(like.dtype), like.device)
+                    weights = send((filled.double() / count[:, None]).to(precision), like.device)
                 yield Batch(
                     inputs[:active, begin : begin + width],
                     targets[:active, begin : begin + width],
@@ -112,17 +116,19 @@ class Plan:
                 )
 
     def _batched(self, in_order: Sequence[Tensor]) -> Tensor:
-        """Every client's (epochs, N^k, ...) as batches (k, steps, B, ...), filled up with zeros."""
+        """Every client's (epochs, N^k, ...) as batches (k, steps, B, ...), filled up with its first one."""
         like = in_order[0]
         batches = like.new_zeros(len(self.jobs), self.num_steps[0], self.batch_size, *like.shape[2:])
         end = 0
         # neighbours of one size are cut into batches together
         for size, some in groupby(in_order, key=lambda epochs: epochs.shape[1]):
             epochs = torch.stack(list(some))
-            missing = epochs.new_zeros(*epochs.shape[:2], -size % self.batch_size, *epochs.shape[3:])
+            first = epochs[:, :1, :1]  # nothing that was not drawn: an augmentation may divide by it
+            missing = first.expand(*epochs.shape[:2], -size % self.batch_size, *epochs.shape[3:])
             cut = torch.cat([epochs, missing], dim=2)
             cut = cut.reshape(len(cut), -1, *batches.shape[2:])
             begin, end = end, end + len(cut)
+            batches[begin:end] = first
             batches[begin:end, : cut.shape[1]] = cut
         return batches
 

@@ -176,18 +176,24 @@ def new_history(
         for name, tensor in role.items()
         if name != ROUTER and not is_statistic(name)
     )
-    config = {
+    own = {
         "network": network_of(task),
         "loss": name_of(task.loss),
         "augment": None if task.augment is None else name_of(task.augment),
         "method": method.name,
-        **method.options(),
         **asdict(settings),
         "seed": seed,
         "engine": engine,
         "device": device_name(device),
         "version": __version__,
     }
+    for name in method.options():
+        require(
+            name not in own and name != "task",
+            f"{type(method).__name__}.options has {name!r}, which a history says of the run itself: call it "
+            f"'{method.name}_{name}', say",
+        )
+    config = own | method.options()
     for name in task.details:
         require(
             name not in config and name != "task",

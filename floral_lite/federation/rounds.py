@@ -102,10 +102,10 @@ def stacked_rounds(
     if resumed is not None:
         federations = go_on(federations, resumed, settings, device)
         yield federations
-    memory = Memory(max_memory, device)
-    # a recorded step holds a model's frozen parameters, so that only runs of one stack share its steps
+    # a recorded step holds a model's frozen parameters, and whether samples meet may depend on them: so that
+    # only runs of one stack share its memory and steps
     record = record_on_cuda if device.type == "cuda" else None
-    stacks = [(some, Steps(record), Steps(record)) for some in stacks_of(runs)]
+    stacks = [(some, Memory(max_memory, device), Steps(record), Steps(record)) for some in stacks_of(runs)]
     for number in range(len(federations[0].history.rounds) + 1, settings.rounds + 1):
         began = time.perf_counter()
         members = [
@@ -121,7 +121,7 @@ def stacked_rounds(
             elif engine == "fast":
                 results = [
                     result
-                    for some, steps, _ in stacks
+                    for some, memory, steps, _ in stacks
                     for result in fast.federated_round(members[some], settings, number, memory, steps)
                 ]
             else:
@@ -149,7 +149,7 @@ def stacked_rounds(
                 if engine == "fast":
                     scores = [
                         one
-                        for some, _, steps in stacks
+                        for some, memory, _, steps in stacks
                         for one in evaluate_clients(members[some], settings, number, memory, steps)
                     ]
                 else:

@@ -10,7 +10,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from ..errors import InputError, require
 from ..methods import Method
 from ..methods.base import trainable
-from ..roles import Roles, is_statistic
+from ..roles import Roles
+from ..router import Router
 from .clients import known, size
 from .forward import running_statistics
 from .history import History
@@ -129,8 +130,11 @@ def check_batches(task: Task, batch_size: int) -> None:
     Raises:
         InputError: the model's batch norms cannot normalise the last batch of a client.
     """
-    model = copy.deepcopy(task.model).eval()
-    norms = [module.train() for module in model.modules() if isinstance(module, _BatchNorm)]
+    model = copy.deepcopy(task.model).train()  # in which a model may keep its norms in evaluation
+    norms = [module for module in model.modules() if isinstance(module, _BatchNorm) and module.training]
+    model.eval()
+    for norm in norms:
+        norm.train()
     for client in known(task.train) if norms else ():
         num_samples = size(task.train, client)
         if (num_samples - 1) % batch_size == 0:
@@ -208,11 +212,12 @@ def stacks_of(runs: Sequence[Run]) -> list[slice]:
     """Which runs may share a stack: all if they are equal but for what is trained, else each alone."""
 
     def fixed(run: Run) -> list[object]:
-        """What a run does not train: frozen tensors, its layers' own attributes, its method."""
+        """What a run does not train: frozen tensors, its layers' own attributes and hooks, its method."""
         model = run.task.model
+        statistics = running_statistics(model)
         frozen = [parameter for parameter in model.parameters() if not parameter.requires_grad]
-        buffers = [buffer for name, buffer in model.named_buffers() if not is_statistic(name)]
-        own = [{k: v for k, v in vars(layer).items() if not k.startswith("_")} for layer in model.modules()]
+        buffers = [buffer for name, buffer in model.named_buffers() if name not in statistics]
+        own = [{k: v for k, v in vars(layer).items() if is_own(k)} for layer in model.modules()]
         return [frozen, buffers, own, run.method]
 
     first = fixed(runs[0])
@@ -220,11 +225,16 @@ def stacks_of(runs: Sequence[Run]) -> list[slice]:
     return [slice(None)] if alike else [slice(index, index + 1) for index in range(len(runs))]
 
 
+def is_own(attribute: str) -> bool:
+    """Whether what a module keeps there may change its forward pass, as hooks do, and is no tensor."""
+    return attribute not in ("_parameters", "_buffers", "_modules") and "state_dict" not in attribute
+
+
 def equal(one: Any, other: Any) -> bool:
     """Whether two values are the same, methods but for their models; what cannot be compared is not."""
     if type(one) is not type(other):
         return False
-    if isinstance(one, Method):
+    if isinstance(one, Method | Router):  # a rule of a user's own may hold more than its fields
         one, other = ({k: v for k, v in vars(each).items() if k != "model"} for each in (one, other))
     if isinstance(one, dict):
         return one.keys() == other.keys() and all(equal(one[k], other[k]) for k in one)

@@ -5,7 +5,7 @@ import math
 from torch import Tensor, nn
 
 from ..errors import real_number, require
-from ..roles import Roles, squared_distance
+from ..roles import Roles, is_statistic, squared_distance
 from .base import Method, Part, SampleLoss, some_trainable
 
 # Before the names of a client's own parameters.
@@ -50,7 +50,9 @@ class Ditto(Method):
     def own(self, client: Roles) -> dict[str, Tensor]:
         """v^k by the names of the model's parameters."""
         return {
-            name.removeprefix(OWN): tensor for name, tensor in client.private.items() if name.startswith(OWN)
+            name.removeprefix(OWN): tensor
+            for name, tensor in client.private.items()
+            if name.startswith(OWN) and not is_statistic(name)  # of a layer that is called so
         }
 
     def parts(self, client: Roles, draws: Tensor | None = None) -> dict[str, Part]:

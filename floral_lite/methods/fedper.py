@@ -13,7 +13,7 @@ from .partly_private import PartlyPrivate
 class FedPer(PartlyPrivate):
     """The body is shared, the head is private and never sent.
 
-    Simplified: heads start alike (the paper draws one for each client), and body and head take their
+    Simplified: heads start alike (the paper draws one for each client). As there, body and head take their
     steps together, with the same learning rate. With `stateful=False` heads begin every round anew.
 
     Args:
@@ -39,7 +39,7 @@ class FedPer(PartlyPrivate):
 
     def __init__(self, model: nn.Module, head: Sequence[str] | str | int | None = None) -> None:
         parameters = some_trainable(model)
-        layers = list(dict.fromkeys(name.rpartition(".")[0] for name in parameters))
+        layers = list(dict.fromkeys(map(owner, parameters)))
         if head is None:
             head = layers[-1:]
         # --option head=7 comes as a number
@@ -64,3 +64,14 @@ class FedPer(PartlyPrivate):
     def options(self) -> dict[str, object]:
         """The layers that are private."""
         return {"head": self.head}
+
+
+def owner(name: str) -> str:
+    """The layer that a parameter is of: of what a parametrization trains in its place, too.
+
+    Example:
+        >>> owner("2.bias"), owner("2.parametrizations.weight.original0")
+        ('2', '2')
+    """
+    layer, parametrized, _ = f".{name}".partition(".parametrizations.")
+    return (layer if parametrized else layer.rpartition(".")[0]).removeprefix(".")
