@@ -12,7 +12,7 @@ from flwr.app import Context, Error, Message, MetricRecord, RecordDict
 
 from floral_lite import InputError
 from floral_lite.flower.client import find_number
-from floral_lite.flower.nodes import Nodes
+from floral_lite.flower.nodes import ANSWER, Nodes
 
 from .flower_grid import LocalGrid
 
@@ -39,6 +39,8 @@ def test_each_node_is_asked_once() -> None:
     grid = answering({100: 2, 101: 0, 102: 1})
     assert listen(Nodes(3), grid) == {2: 100, 0: 101, 1: 102}
     assert len(grid.sent) == 3
+    # a question that is lost with its node expires, and is asked again
+    assert {message.metadata.ttl for _, message, _ in grid.sent} == {ANSWER}
 
 
 def test_a_slow_answer_counts_when_it_comes() -> None:

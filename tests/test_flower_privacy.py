@@ -1,13 +1,16 @@
 """Differential privacy by Flower's own means: the client's modifier, and the server's wrapper."""
 
+import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'floral-lite[flower]'")
 
-from flwr.clientapp.mod import LocalDpMod
+from flwr.app import Error, Message
+from flwr.clientapp.mod import LocalDpMod, adaptiveclipping_mod, fixedclipping_mod
 from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping
 
 from floral_lite import InputError, Run
@@ -63,9 +66,36 @@ def test_each_update_is_clipped_and_noised_as_asked(tmp_path: Path) -> None:
     assert abs(float(noise.mean())) < 0.35
 
 
-def test_products_with_weights_are_not_clipped_as_if_they_were_updates(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "mod", [LocalDpMod(0.01, 0.0, 1.0, 1e-5), fixedclipping_mod, adaptiveclipping_mod], ids=str
+)
+def test_products_with_weights_are_not_clipped_as_if_they_were_updates(mod: Any, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="weighted is True, and mods has LocalDpMod"):
-        client_app(dict, tmp_path, weighted=True, mods=[LocalDpMod(0.01, 0.0, 1.0, 1e-5)])  # type: ignore[arg-type]
+        client_app(dict, tmp_path, weighted=True, mods=[mod])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_round_that_the_server_s_wrapper_drops_counts_as_one(number: int, tmp_path: Path) -> None:
+    """Flower's wrappers hand no reply on where one of them is an error."""
+
+    def fail(client: int, message: Message, reply: Message) -> list[Message]:
+        if message.metadata.message_type == "train" and client == 2:
+            round_number = message.content.config_records["config"]["round"]
+            if round_number == number and not failed:
+                failed.append(client)
+                return [Message(Error(code=3, reason="out of memory"), reply_to=message)]
+        return [reply]
+
+    task, failed = a_task(rounds=3), list[int]()
+    run = Run(task, make("floral", task), SEED)
+    strategy = RolesStrategy(run, tmp_path / "server", patience=0.01)
+    wrapped = DifferentialPrivacyServerSideFixedClipping(strategy, 0.0, 1e3, num_sampled_clients=4)
+    grid = LocalGrid(client_app(lambda _: run, tmp_path / "clients"), task.num_clients, fail)
+    wrapped.start(grid, strategy.arrays, num_rounds=3)
+    losses = {entry.round: entry.train_loss for entry in strategy.history.rounds}
+    assert list(losses) == [1, 2, 3]
+    assert [index for index, loss in losses.items() if math.isnan(loss)] == [number]
+    assert strategy.remaining == 0
 
 
 def test_what_the_server_s_wrapper_makes_is_what_is_kept_and_sent(tmp_path: Path) -> None:

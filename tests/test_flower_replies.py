@@ -38,9 +38,9 @@ from floral_lite.flower.scores import read_tested
 from floral_lite.methods import ROUTER
 from floral_lite.roles import Roles
 
-from .federations import first_state
+from .federations import first_state, make_task, normal
 from .flower_grid import LocalGrid
-from .test_flower import SEED, Flown, a_task, assert_same, make, scores
+from .test_flower import SEED, Flown, a_task, assert_same, make, scores, with_norm
 
 BAD = 1
 FIRST = "shared/0.weight"
@@ -447,6 +447,15 @@ def test_a_huge_update_is_borne(choice: dict[str, float], replies: Replies) -> N
 @pytest.mark.parametrize("choice", [{"clip_norm": 1e3}, {"max_samples": 10}, {"min_replies": 5}], ids=str)
 def test_a_limit_that_nobody_exceeds_changes_nothing(choice: dict[str, float], replies: Replies) -> None:
     assert distance(replies.after(replies.fair), replies.after(replies.fair, **choice)) == 0
+
+
+def test_a_clip_where_statistics_alone_are_shared_changes_nothing(tmp_path: Path) -> None:
+    task = make_task(with_norm, normal(4), rounds=2, batch_size=5, statistics="averaged")
+    plain, clipped = (
+        Flown(task, make("local", task), tmp_path / name, **choice)
+        for name, choice in {"plain": {}, "clipped": {"clip_norm": 1.0}}.items()
+    )
+    assert_same(clipped.federation, plain.federation)
 
 
 def test_weights_of_many_samples_may_round(replies: Replies, log: pytest.LogCaptureFixture) -> None:

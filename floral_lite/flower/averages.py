@@ -1,5 +1,6 @@
 """How the server averages good replies: as the engines do, or so that a few bad ones do little harm."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -165,7 +166,7 @@ def clip_update(before: Roles, after: Roles, clip_norm: float) -> Roles:
     """
     sent, come = by_path(before), by_path(after)
     update = {path: come[path] - sent[path] for path in come if not is_statistic(path)}
-    norm = float(torch.stack([tensor.double().norm() for tensor in update.values()]).norm())
+    norm = math.hypot(*(float(tensor.double().norm()) for tensor in update.values()))  # 0 of none
     if norm <= clip_norm:
         return after
     # w <- w_0 + (w - w_0) min(1, limit / ||w - w_0||)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from flwr.app import Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.clientapp.mod import LocalDpMod
+from flwr.clientapp.mod import LocalDpMod, adaptiveclipping_mod, fixedclipping_mod
 from torch import Tensor
 
 from ..errors import DivergenceError, require
@@ -187,8 +187,8 @@ def client_app(
             what clustered routing asks: they would not see its gradient.
 
     Raises:
-        InputError: `LocalDpMod` is among the modifiers of a weighted client: it would clip products, not an
-            update.
+        InputError: `LocalDpMod`, or another modifier that clips, is given to a weighted client: it would clip
+            products, not an update.
 
     Example:
         >>> from floral_lite import Run, methods, tasks
@@ -197,10 +197,11 @@ def client_app(
         ...     return Run(task, methods.FLoRAL(task.model))
         >>> app = client_app(make, folder="own")
     """
+    clips = (fixedclipping_mod, adaptiveclipping_mod)
     require(
-        not (weighted and any(isinstance(mod, LocalDpMod) for mod in mods)),
-        "weighted is True, and mods has LocalDpMod: it clips the difference from what was sent, which for "
-        "products with weights is no update; leave one of the two out",
+        not (weighted and any(isinstance(mod, LocalDpMod) or mod in clips for mod in mods)),
+        "weighted is True, and mods has LocalDpMod, or another that clips the difference from what was sent, "
+        "which for products with weights is no update; leave one of the two out",
     )
     app = ClientApp()
 

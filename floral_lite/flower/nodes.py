@@ -85,7 +85,7 @@ class Nodes:
         """Ask nodes which client they are."""
         for node in nodes:
             self.since.setdefault(node, time.monotonic())
-            for message in grid.push_messages([Message(RecordDict(), node, MessageType.QUERY)]):
+            for message in grid.push_messages([Message(RecordDict(), node, MessageType.QUERY, ttl=ANSWER)]):
                 self.asked[message] = node
 
     def _listen(self, grid: Grid) -> None:

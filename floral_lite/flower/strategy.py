@@ -108,9 +108,8 @@ class RolesStrategy(Strategy):
         self.num_clusters = len(run.method.mixture(first.of_client(0).private))
         self.asking = Asking(run, self.num_clusters, max_samples)
         self.min_replies, self.patience, self.max_samples = min_replies, patience, max_samples
-        self.nodes = Nodes(run.task.num_clients)
+        self.nodes, self.begun = Nodes(run.task.num_clients), 0.0
         self.asked: dict[int, int] = {}
-        self.begun = 0.0
         self.probability: torch.Tensor | None = None
 
     @property
@@ -171,19 +170,20 @@ class RolesStrategy(Strategy):
         except BadMessage as error:
             logger.warning("round %d changes nothing: %s", self.number, error)
         self.history.rounds.append(Round(self.number, loss, time.perf_counter() - self.begun))
+        self.begun = 0.0
         return changed, MetricRecord({"train-loss": loss, "replies": len(good)})
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Ask every client that is known to be there for its test score, in the rounds that are evaluated."""
-        # a wrapper, such as one for differential privacy, may have changed the average
+        # a wrapper, such as one for differential privacy, may have dropped the round, or changed the average
+        if self.begun:
+            self.aggregate_train(server_round, [])
         self.state = from_arrays(arrays, self.state)
         done, every = len(self.history.rounds), self.settings.evaluate_every
-        if not every or (done % every and done != self.settings.rounds):
-            self.asked = {}
-            return []
-        return self._messages(MessageType.EVALUATE, done, self.nodes.present(grid), arrays, config)
+        there = self.nodes.present(grid) if every and (done % every == 0 or self.remaining == 0) else {}
+        return self._messages(MessageType.EVALUATE, done, there, arrays, config)
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Write the scores down, and keep a checkpoint: the round is over."""
