@@ -121,6 +121,13 @@ def _of_client(task: Task, method: Method, state: Roles | Federation, client: in
                 "that were trained",
             )
         state = state.state
+    own = method.initialise(task.clusters[:1], seed=0).private.keys() | running_statistics(task.model).keys()
+    missing = sorted(own - state.shared.keys() - state.private.keys())
+    require(
+        not missing,
+        f"the state has no {missing[:1]}, which is client {client}'s own: over Flower it is in that client's "
+        "file alone; put it into state.private, with an axis of clients in front",
+    )
     device = next(task.model.parameters()).device
     return state.of_client(client).map(lambda tensor: tensor.to(device))
 

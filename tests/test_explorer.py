@@ -329,7 +329,7 @@ def test_rows_that_cannot_be_drawn(frame: pd.DataFrame) -> None:
     lacking = frame.query(
         "not (rank == 16 and task == 'label shift') and not (rank == 1 and task == 'rotate')"
     )
-    with pytest.raises(InputError, match=r"2 combinations .* no rows, the first is rank = 1, task = rotate"):
+    with pytest.raises(InputError, match=r"^2 combinations .* no rows, the first is rank = 1, task = rotate"):
         make(lacking)
     # the likely one is told, with the fewest values
     with pytest.raises(InputError, match="differ in column 'task', which has 2 values"):
@@ -375,3 +375,19 @@ def test_an_empty_value_counts_and_names_are_unique() -> None:
     with pytest.raises(InputError, match="several columns called 'loss'"):
         show(pd.concat([rows, rows[["loss"]]], axis=1))
     assert len(show(rows).rows({"rank": 1})) == 6
+
+
+def test_sliders_of_measurements_are_refused_without_a_list_of_their_combinations() -> None:
+    columns = np.random.default_rng(0).random((1000, 4))
+    frame = pd.DataFrame(columns, columns=["x", "a", "b", "c"]).assign(y=1.0)
+    with pytest.raises(InputError, match=r"^999999000 combinations of the sliders have no rows"):
+        Explorer(frame, x="x", y="y", sliders=["a", "b", "c"], title="t", about="a")
+
+
+def test_a_forgotten_column_is_found_beside_columns_of_lists() -> None:
+    lines = [
+        {"x": x, "y": float(x), "z": 1, "seed": seed, "losses": [1.0, 2.0]}
+        for x, seed in itertools.product((1, 2), (0, 1))
+    ]
+    with pytest.raises(InputError, match="differ in column 'seed', which has 2 values"):
+        Explorer(pd.DataFrame(lines), x="x", y="y", sliders=["z"], title="t", about="a")

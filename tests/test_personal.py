@@ -163,6 +163,16 @@ def test_what_is_no_client_and_no_floral_is_refused() -> None:
         personal_floral(task, method, federation.state, 0)
 
 
+@pytest.mark.parametrize("name", ["floral", "ensemble", "local-adaptor", "ditto"])
+def test_a_state_without_what_is_the_clients_is_told(name: str) -> None:
+    """Over Flower the server's checkpoint is one."""
+    task, method, federation = trained(name)
+    shared = federation.state._replace(private={})
+    for ask in (personal_model, personal_floral)[: 2 if name == "floral" else 1]:
+        with pytest.raises(InputError, match=r"no \['.*'\], which is client 1's own: over Flower"):
+            ask(task, method, shared, 1)
+
+
 def test_a_personal_model_can_be_exported() -> None:
     task, method, federation = trained("floral")
     model, inputs = personal_model(task, method, federation.state, 2), task.test[2].inputs

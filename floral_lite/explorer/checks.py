@@ -1,6 +1,7 @@
 """What can be wrong with the frame or the columns that an explorer was given."""
 
 from itertools import product
+from math import prod
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -116,11 +117,13 @@ def check_start(explorer: "Explorer") -> None:
 def check_grid(explorer: "Explorer") -> None:
     """Every combination of the sliders has rows."""
     there = set(zip(*(explorer.frame[slider] for slider in explorer.sliders), strict=True))
-    missing = [values for values in product(*explorer.stops.values()) if values not in there]
+    missing = prod(map(len, explorer.stops.values())) - len(there)
     if missing:
-        first = ", ".join(f"{s} = {value}" for s, value in zip(explorer.sliders, missing[0], strict=True))
+        # not all of them: three columns of a thousand numbers each have a billion combinations
+        lacking = next(values for values in product(*explorer.stops.values()) if values not in there)
+        first = ", ".join(f"{s} = {value}" for s, value in zip(explorer.sliders, lacking, strict=True))
         raise InputError(
-            f"{len(missing)} combinations of the sliders have no rows, the first is {first}; "
+            f"{missing} combinations of the sliders have no rows, the first is {first}; "
             "compute them, or drop the values that lack them"
         )
 
@@ -130,7 +133,8 @@ def check_one_row_a_point(explorer: "Explorer") -> None:
     frame = explorer.frame
     point = [explorer.x, *grouping(explorer)]
     repeated = frame[frame.duplicated(point, keep=False)]
-    counts = repeated.drop(columns=[*point, *measured(explorer)]).nunique(dropna=False)
+    # as text: a column may hold lists, such as each client's loss, which have no hash
+    counts = repeated.drop(columns=[*point, *measured(explorer)]).astype(str).nunique()
     counts = counts[counts > 1].sort_values(kind="stable")
     if len(counts):
         column, count = counts.index[0], counts.iloc[0]  # the fewest values: likely the forgotten one

@@ -111,7 +111,8 @@ def accuracy_per_cluster(histories: Mapping[str, History]) -> Picture:
     for label, history in histories.items():
         require(
             history.last_evaluated.client_accuracy is not None,
-            f"run {label!r} has no accuracy, as a regression has none; see `curves` for its losses",
+            f"run {label!r} has no accuracy of each client: a regression has none, nor has a run over Flower "
+            "whose last test a client has missed; see `curves` for what it has",
         )
         require(
             set(history.clusters) == set(first.clusters),
