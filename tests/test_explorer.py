@@ -378,8 +378,7 @@ def test_an_empty_value_counts_and_names_are_unique() -> None:
 
 
 def test_sliders_of_measurements_are_refused_without_a_list_of_their_combinations() -> None:
-    columns = np.random.default_rng(0).random((1000, 4))
-    frame = pd.DataFrame(columns, columns=["x", "a", "b", "c"]).assign(y=1.0)
+    frame = pd.DataFrame({name: np.arange(1000.0) for name in "xyabc"})
     with pytest.raises(InputError, match=r"^999999000 combinations of the sliders have no rows"):
         Explorer(frame, x="x", y="y", sliders=["a", "b", "c"], title="t", about="a")
 

@@ -271,6 +271,6 @@ def test_what_is_no_distribution_is_refused() -> None:
 def test_integers_and_losses_that_are_no_scalars_are_refused(objective: Callable[..., Tensor]) -> None:
     half = torch.tensor([0.5, 0.5])
     with pytest.raises(InputError, match=r"losses are torch\.int64 of shape \(\); each is a scalar"):
-        objective([lambda w: (w - 1) ** 2] * 2, half, torch.tensor([0, 0]))
+        objective([lambda w: ((w - 1) ** 2).long()] * 2, half, torch.tensor([0, 0]))
     with pytest.raises(InputError, match=r"of shape \(3,\); each is a scalar"):
         objective([lambda w: w * torch.ones(3)] * 2, half, torch.tensor([0.0, 0.0]))

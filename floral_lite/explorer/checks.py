@@ -134,7 +134,7 @@ def check_one_row_a_point(explorer: "Explorer") -> None:
     point = [explorer.x, *grouping(explorer)]
     repeated = frame[frame.duplicated(point, keep=False)]
     # as text: a column may hold lists, such as each client's loss, which have no hash
-    counts = repeated.drop(columns=[*point, *measured(explorer)]).astype(str).nunique()
+    counts = repeated.drop(columns=[*point, *measured(explorer)]).astype(str).nunique(dropna=False)
     counts = counts[counts > 1].sort_values(kind="stable")
     if len(counts):
         column, count = counts.index[0], counts.iloc[0]  # the fewest values: likely the forgotten one
