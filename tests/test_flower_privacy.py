@@ -66,9 +66,7 @@ def test_each_update_is_clipped_and_noised_as_asked(tmp_path: Path) -> None:
     assert abs(float(noise.mean())) < 0.35
 
 
-@pytest.mark.parametrize(
-    "mod", [LocalDpMod(0.01, 0.0, 1.0, 1e-5), fixedclipping_mod, adaptiveclipping_mod], ids=str
-)
+@pytest.mark.parametrize("mod", [LocalDpMod(0.01, 0.0, 1.0, 1e-5), fixedclipping_mod, adaptiveclipping_mod])
 def test_products_with_weights_are_not_clipped_as_if_they_were_updates(mod: Any, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="weighted is True, and mods has LocalDpMod"):
         client_app(dict, tmp_path, weighted=True, mods=[mod])  # type: ignore[arg-type]
