@@ -31,8 +31,9 @@ def personal_model(task: Task, method: Method, state: Roles | Federation, client
         client: k, in [0, K).
 
     Raises:
-        InputError: there is no such client, another task or method was trained (of a state alone that cannot
-            be checked), or the client answers with a mixture of several networks' outputs.
+        InputError: there is no such client, the state lacks what is the client's own, another task or method
+            was trained (of a state alone that cannot be checked), or the client answers with a mixture of
+            several networks' outputs.
 
     Example:
         >>> from floral_lite import methods, tasks, train
@@ -70,8 +71,8 @@ def personal_floral(task: Task, method: Method, state: Roles | Federation, clien
         client: k, in [0, K).
 
     Raises:
-        InputError: there is no such client, the method is of another class, or another task or method was
-            trained (of a state alone that cannot be checked).
+        InputError: there is no such client, the method is of another class, the state lacks what is the
+            client's own, or another task or method was trained (of a state alone that cannot be checked).
     """
     if not isinstance(method, FLoRAL) or isinstance(method, MFLWS):
         raise InputError(

@@ -89,7 +89,7 @@ class Plan:
         keys = send(pad_sequence([draws.keys for draws in self.draws], batch_first=True), like.device)
         drawn = [draws.noise for draws in self.draws if draws.noise is not None]
         noise = send(pad_sequence(drawn, batch_first=True), like.device) if drawn else None
-        # of weights single at least: inputs, and some parameters, may be integers or in half precision
+        # weights are in single precision at least: inputs, and some parameters, may be integers or shorter
         dtypes = (tensor.dtype for tensor in model.parameters() if tensor.is_floating_point())
         precision = reduce(torch.promote_types, dtypes, torch.float32)
         for start in range(0, self.num_steps[0], STEPS_FETCHED):

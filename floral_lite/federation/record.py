@@ -165,7 +165,7 @@ def new_history(
     """The history of a run that has not begun.
 
     Raises:
-        InputError: the task's details have a name that the run's own configuration has.
+        InputError: the method's options or the task's details have a name that the configuration has itself.
     """
     num_base = sum(parameter.numel() for parameter in task.model.parameters())
     trained = sum(parameter.numel() for parameter in trainable(task.model).values())
