@@ -99,6 +99,16 @@ def test_a_step_that_cannot_be_recorded_is_run_as_it_comes(caplog: pytest.LogCap
     assert torch.cuda.current_stream() == stream
 
 
+def test_where_recording_fails_layers_still_draw_and_so_does_the_user() -> None:
+    task = make_task(lambda: nn.Sequential(nn.Linear(4, 6), Jitter(), nn.Linear(6, 3)), normal(4))
+    with torch.random.fork_rng(devices=[torch.cuda.current_device()]):
+        torch.cuda.manual_seed(1)
+        first = torch.rand(3, device="cuda")
+        on_cuda(task, Looking(task.model))
+        torch.cuda.manual_seed(1)
+        assert torch.equal(torch.rand(3, device="cuda"), first)
+
+
 def test_a_client_is_taken_out_of_a_run_on_cuda() -> None:
     """Also where the whole base is frozen, of which the method has its own."""
     task = make_task(lambda: nn.Linear(4, 3).requires_grad_(False), normal(4))

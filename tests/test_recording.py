@@ -23,13 +23,16 @@ def test_a_recording_waits_and_leaves_numbers_and_generators_as_they_were(
 ) -> None:
     """Also where a step fails half-way: what the other stream still writes comes before what was there."""
     told: list[str] = []
+    states: list[object] = []
 
     class Stream:
-        device = torch.device("cuda")
+        device = torch.device("cuda", 1)
 
         def wait_stream(self, other: "Stream") -> None:
             told.append("wait")
 
+    unused = object()
+    drawing = SimpleNamespace(clone_state=lambda: unused, graphsafe_set_state=states.append)
     fork = torch.random.fork_rng
     monkeypatch.setattr(torch.random, "fork_rng", lambda devices: fork(devices=[]))
     stands_in: dict[str, Any] = {
@@ -39,6 +42,7 @@ def test_a_recording_waits_and_leaves_numbers_and_generators_as_they_were(
         "set_stream": lambda stream: told.append("back"),
         "graph": nullcontext,
         "CUDAGraph": lambda: SimpleNamespace(replay=None),
+        "default_generators": (None, drawing),
     }
     for name, one in stands_in.items():
         monkeypatch.setattr(torch.cuda, name, one)
@@ -64,6 +68,8 @@ def test_a_recording_waits_and_leaves_numbers_and_generators_as_they_were(
     assert torch.equal(torch.get_rng_state(), generator)
     steps = ["step", "step"] if failing == 2 else ["step", "step", "step", "wait", "step"]
     assert told == ["wait", *steps, "back", "wait"]
+    # CUDA's generator keeps the state that was recorded with: a replayed graph draws from it
+    assert states == ([] if failing is None else [unused])
 
 
 def test_where_recording_fails_its_memory_is_free_before_the_step_is_run(

@@ -95,6 +95,8 @@ def record_on_cuda(step: Step, client: Roles, velocity: Roles, batch: Batch, sta
     before = client.map(torch.clone), velocity.map(torch.clone)
     # libraries set themselves up on first use, which cannot be recorded
     here, aside = torch.cuda.current_stream(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    generator = torch.cuda.default_generators[here.device.index]
+    unused = generator.clone_state()
     # else a round would draw other random numbers if its steps were not yet recorded, as after a resumption
     with torch.random.fork_rng(devices=[here.device]):
         try:
@@ -106,6 +108,9 @@ def record_on_cuda(step: Step, client: Roles, velocity: Roles, batch: Batch, sta
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph):
                 losses = step(client, velocity, fixed, start)
+        except BaseException:
+            generator.graphsafe_set_state(unused)  # the one recorded with would refuse to draw from now on
+            raise
         finally:
             torch.cuda.set_stream(here)  # a recording that failed leaves its own stream current
             here.wait_stream(aside)  # a step that failed may still be writing
