@@ -17,7 +17,7 @@ from . import methods, tasks
 from ._version import __version__
 from .arguments import named
 from .devices import find_device, keep_memory
-from .errors import DivergenceError, InputError, check_choice, require
+from .errors import DivergenceError, InputError, check_choice, check_names, require
 from .experiments import commands
 from .federation import (
     Engine,
@@ -140,14 +140,16 @@ def run(
     )
     check_num_seeds(seeds)
     numbers = range(seed, seed + seeds)
+    check_names("task", [task], tasks.TASKS)
+    known = methods.option_names(method)
+    settings = tasks.TASKS[task].settings.with_changes(**changes)
     problems = tasks.load_seeds(task, numbers, data_fraction=data_fraction, data=data)
-    if "num_clusters" in methods.option_names(method):
+    if "num_clusters" in known:
         options.setdefault("num_clusters", problems[0].details["task_clusters"])
     runs = [
         Run(problem, methods.make(method, problem.model, **options), number)
         for problem, number in zip(problems, numbers, strict=True)
     ]
-    settings = problems[0].settings.with_changes(**changes)
     # the bar's speed is of the rounds from here on
     rounds_done = len(resumed[0].history.rounds) if resumed else 0
 
@@ -170,7 +172,10 @@ def run(
             save_checkpoint(federations, checkpoints)
             typer.echo(f"the same command with --out {quote(str(out))} --resume goes on from here")
         else:
-            typer.echo("nothing was done yet, nothing is kept")
+            kept = (
+                f"the {rounds_done} rounds from before are" if resumed else "nothing was done yet, nothing is"
+            )
+            typer.echo(f"{kept} kept")
         raise typer.Exit(commands.STOPPED) from None
     finally:
         for federation, number in zip(federations, numbers, strict=False):

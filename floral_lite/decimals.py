@@ -1,4 +1,4 @@
-"""Decimal fractions as they are written."""
+"""Fractions as they are written."""
 
 from fractions import Fraction
 
@@ -9,5 +9,9 @@ def as_written(number: float) -> Fraction:
     Example:
         >>> int(0.57 * 100), int(as_written(0.57) * 100)
         (56, 57)
+        >>> as_written(1 / 3)
+        Fraction(1, 3)
     """
-    return Fraction(str(number))
+    written = Fraction(str(number))
+    simple = written.limit_denominator(10**6)  # 1/3 is more than 0.3333333333333333
+    return simple if float(simple) == number else written

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +12,7 @@ from torch.func import functional_call
 from . import adaptors
 from .adaptors import Convolution, Initialisation, Norms, Options, Statistics
 from .centering import center
+from .copies import copied
 from .errors import require
 from .factored import Mixture
 from .mixing import Mixing, Route
@@ -199,7 +199,7 @@ class Floral(nn.Module):
         Raises:
             InputError: the mixture has another shape, or is not on the simplex.
         """
-        merged = copy.deepcopy(self.base)
+        merged = copied(self.base)
         personal = self.personal_parameters(mixture)
         for name, parameter in merged.named_parameters():
             parameter.copy_(personal[name])

@@ -1,12 +1,12 @@
 """The base models of the paper's tasks."""
 
-import copy
 from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
+from .copies import copied
 from .errors import require
 from .seeds import check_seed, stream
 
@@ -151,17 +151,20 @@ def reinitialised(model: nn.Module, *key: int) -> nn.Module:
     """
 
     def draw(layer: nn.Module) -> None:
+        # pruning makes a plain weight of weight_orig, and torch's older weight_norm of weight_g and weight_v
+        made = {name for name, value in vars(layer).items() if isinstance(value, Tensor)}
+        hooked = made & {name.rpartition("_")[0] for name in layer._parameters}
         for name in ("reset_parameters", "_reset_parameters"):  # attention has the second
             if hasattr(layer, name):
                 require(
-                    not parametrize.is_parametrized(layer),
+                    not parametrize.is_parametrized(layer) and not hooked,
                     f"a {type(layer).__name__} has a parametrisation (weight_norm, say), in which what its "
                     f"{name}() draws is lost: all models would start alike; remove the parametrisation, or "
                     "take a method with one model",
                 )
                 getattr(layer, name)()
 
-    fresh = copy.deepcopy(model)
+    fresh = copied(model)
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(stream(key[0], "copies", *key[1:]).initial_seed())
         # parts before the whole, as they are made: attention and transformers draw over what their parts drew

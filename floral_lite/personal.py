@@ -1,11 +1,11 @@
 """One client's own model, taken out of a trained federation."""
 
-import copy
 from dataclasses import asdict
 
 import torch
 from torch import nn
 
+from .copies import copied
 from .errors import InputError, require, whole_number
 from .federation import Federation, Task
 from .federation.forward import running_statistics
@@ -50,7 +50,7 @@ def personal_model(task: Task, method: Method, state: Roles | Federation, client
         f"client {client} of {method.name} answers with a mixture of what {num_networks} networks say, and "
         "no single network says the same: take a method that mixes parameters, such as methods.FLoRAL",
     )
-    model = copy.deepcopy(task.model).eval()
+    model = copied(task.model).eval()
     for name, tensor in method.personalise(own).items():
         if not is_statistic(name):
             model.get_parameter(name).copy_(tensor)
@@ -81,8 +81,13 @@ def personal_floral(task: Task, method: Method, state: Roles | Federation, clien
         )
     own = _of_client(task, method, state, client)
     options = asdict(method.adaptor_options)
-    base = copy.deepcopy(task.model)
+    base = copied(task.model)
     model = Floral(base, num_clusters=method.num_clusters, router=method.router, **options).eval()
+    require(
+        model.plan == method.plan,
+        "other parameters of the task's model are frozen than when the method was made, so that others would "
+        "have adaptors: freeze those again, or take personal_model",
+    )
     for name, tensor in own.shared.items():
         if not is_statistic(name):
             base.get_parameter(name).copy_(tensor)
@@ -122,12 +127,21 @@ def _of_client(task: Task, method: Method, state: Roles | Federation, client: in
                 "that were trained",
             )
         state = state.state
-    own = method.initialise(task.clusters[:1], seed=0).private.keys() | running_statistics(task.model).keys()
+    first = method.initialise(task.clusters[:1], seed=0)
+    unknown = {name for name in state.private.keys() - first.private.keys() if not is_statistic(name)}
+    other = sorted(unknown | (state.clustered.keys() ^ first.clustered.keys()))
+    require(
+        not other,
+        f"{other[:1]} is in what was trained or in what the method trains, and not in both: freeze those "
+        "parameters of the task's model that were frozen in training, and make the method then",
+    )
+    own = first.private.keys() | running_statistics(task.model).keys()
     missing = sorted(own - state.shared.keys() - state.private.keys())
     require(
         not missing,
         f"the state has no {missing[:1]}, which is client {client}'s own: over Flower it is in that client's "
-        "file alone; put it into state.private, with an axis of clients in front",
+        "file alone, so put it into state.private, with an axis of clients in front; and if it was frozen in "
+        "training, freeze it again, and make the method then",
     )
     device = next(task.model.parameters()).device
     return state.of_client(client).map(lambda tensor: tensor.to(device))

@@ -9,6 +9,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
+from unittest.mock import Mock
 
 import numpy as np
 import pandas as pd
@@ -272,17 +273,29 @@ def test_bad_input_is_told_in_a_line_and_leaves_nothing(
     assert not list(tmp_path.iterdir())
 
 
-def test_an_unknown_engine_is_refused_before_the_data_are_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ("--engine quick", "engine is 'quick'; it must be 'fast' or 'loop'"),
+        ("--method foo", "no method is called 'foo'"),
+        ("--set rouns=3", "no setting is called 'rouns'; did you mean 'rounds'?"),
+    ],
+)
+def test_a_word_that_is_wrong_is_told_before_the_data_are_read(
+    wrong: str,
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     def read(*arguments: object, **options: object) -> None:
         pytest.fail("data were read")
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(cli.tasks, "load_seeds", read)
-    assert call(monkeypatch, "run", "mnist-rotate", "--engine", "quick") == 2
-    said = capsys.readouterr().err.splitlines()
-    assert said == ["error: engine is 'quick'; it must be 'fast' or 'loop'"]
+    assert call(monkeypatch, "run", "mnist-rotate", *wrong.split()) == 2
+    (said,) = capsys.readouterr().err.splitlines()
+    assert said.startswith(f"error: {message}")
 
 
 def test_missing_data_are_named(
@@ -396,6 +409,19 @@ def test_a_run_that_is_stopped_while_it_writes_a_checkpoint_goes_on_as_if_it_had
     assert len(resumed.history.rounds) == 3
     pairs = zip(whole.state.tensors(), resumed.state.tensors(), strict=True)
     assert all(torch.equal(*pair) for pair in pairs)
+
+
+def test_a_resumed_run_that_is_stopped_at_once_says_what_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    command = ["run", "synthetic-linear", "--method", "fedavg", "--out", "kept"]
+    assert call(monkeypatch, *command, "--rounds", "2") == 0
+    monkeypatch.setattr(cli, "checkpointed_rounds", Mock(side_effect=KeyboardInterrupt))
+    assert call(monkeypatch, *command, "--resume") == 130
+    assert "the 2 rounds from before are kept" in capsys.readouterr().out
+    assert call(monkeypatch, *command[:-1], "new") == 130
+    assert "nothing was done yet, nothing is kept" in capsys.readouterr().out
 
 
 def test_resume_needs_the_folder_of_the_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -115,6 +115,13 @@ def test_an_image_turns_alike_in_any_company() -> None:
     assert rotate(IMAGES[:0], 1, 8).shape == (0, 1, 9, 9)
 
 
+def test_numbers_of_words_are_not_averaged_by_a_turn() -> None:
+    words = torch.arange(16).view(1, 1, 4, 4)
+    assert torch.equal(rotate(words, 1, 4), words.rot90(1, (2, 3)))
+    with pytest.raises(InputError, match=r"images are of torch\.int64.* cluster 1 of 3 would mix"):
+        rotate(words, 1, 3)
+
+
 def test_labels_shift_by_the_cluster_modulo_their_number() -> None:
     assert shift_labels(torch.tensor([0, 7, 9]), cluster=3, num_labels=10).tolist() == [3, 0, 2]
     assert shift_labels(torch.arange(10), cluster=0, num_labels=10).tolist() == list(range(10))
@@ -563,4 +570,5 @@ def test_images_in_half_precision_turn_as_others_do(dtype: torch.dtype, size: in
 
 
 def test_a_share_of_numpy_s_is_that_which_is_written() -> None:
+    assert (num_kept(300, 1 / 3), num_kept(600, 1 / 6), num_kept(700, 1 / 7)) == (100, 100, 100)
     assert num_kept(100, float(np.float64(0.57))) == num_kept(100, np.float32(0.57)) == 57  # type: ignore[arg-type]

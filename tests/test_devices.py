@@ -1,6 +1,9 @@
 """Where a run computes."""
 
+import mmap
 import platform
+import subprocess
+import sys
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -53,3 +56,24 @@ def test_where_the_system_tells_no_processor_python_does(monkeypatch: pytest.Mon
 def test_cuda_is_refused_where_it_is_not_there() -> None:
     with pytest.raises(InputError, match="device is 'cuda'"):
         find_device("cuda")
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only the GNU C library is asked")
+@pytest.mark.parametrize("call", ["", "keep_memory()"])
+def test_memory_is_kept_where_it_is_asked_for(call: str) -> None:
+    code = f"""
+import torch
+from pathlib import Path
+from floral_lite.devices import keep_memory
+
+def pages():
+    return int(Path("/proc/self/statm").read_text().split()[1])
+
+{call}
+before = pages()
+made = [torch.ones(2**22) for _ in range(4)]  # 64 MiB
+del made
+print(pages() - before)
+"""
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert (int(told) * mmap.PAGESIZE > 2**25) == (call != "")

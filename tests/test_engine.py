@@ -477,7 +477,7 @@ def test_steps_that_are_recorded_once_and_replayed(
     name: str, changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Stacks of other lengths, short batches and later rounds find the step, the batch and themselves."""
-    monkeypatch.setattr(rounds, "Steps", lambda record: Steps(replayed))
+    monkeypatch.setattr(rounds, "Steps", lambda _, beside: Steps(replayed, beside))
     for limit in (2, 10**9):
         monkeypatch.setattr(Memory, "clients_at_once", lambda *_, limit=limit: limit)
         task = task_of(name, participation=1.0, **changes)
@@ -489,7 +489,7 @@ def test_steps_that_are_recorded_once_and_replayed(
 def test_recorded_steps_find_what_their_method_remembers_and_leave_what_is_tested(
     limit: int, which: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rounds, "Steps", lambda record: Steps(replayed))
+    monkeypatch.setattr(rounds, "Steps", lambda _, beside: Steps(replayed, beside))
     monkeypatch.setattr(Memory, "clients_at_once", lambda *_: limit)
     task = task_of("wide", participation=1.0, momentum=0.9)
     compare(task, HOOKED[which](task.model))

@@ -326,13 +326,22 @@ def test_a_result_is_small_and_read_as_it_was_written(tmp_path: Path) -> None:
     assert summary.score == pytest.approx(100 * np.mean(last.client_accuracy))
     assert summary.clients["accuracy_sd"] == pytest.approx(np.std(last.client_accuracy, ddof=1))
     assert summary.clients["loss"] == pytest.approx(last.client_loss, rel=1e-5)
-    assert np.array(summary.clients["mixture"]) == pytest.approx(np.array(last.mixture), abs=6e-5)
+    assert np.array(summary.clients["mixture"]) == pytest.approx(np.array(last.mixture), abs=6e-8)
     assert {type(number) for number in summary.rounds["round"]} == {int}
     assert summary.rounds["test_loss"] == pytest.approx([entry.test_loss for entry in history.rounds])
     assert summary.sizes == {"base": 159010, "added": 4512, "bytes_up": 1, "bytes_down": 2}
     assert set(made) == {"command", "device", "versions", "commit"}
     assert "thread" in made["device"]
     assert made["commit"] == commit()
+
+
+def test_near_uniform_a_result_finds_the_clusters_that_the_run_found() -> None:
+    history, generator = long_history(), np.random.default_rng(0)
+    orders = generator.permuted(np.tile(np.arange(-1.5, 2), (300, 1)), axis=1)
+    history.rounds[-1].mixture = (0.25 + 1e-6 * orders).tolist()
+    summary = summarise(Cell(METHODS.row("floral-1-learned"), "mnist-rotate-reduced", 2), history, MADE)
+    mixture = summary.clients["mixture"]
+    assert np.argmax(mixture, 1).tolist() == np.argmax(history.rounds[-1].mixture, 1).tolist()
 
 
 def test_a_result_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -446,6 +455,12 @@ def test_a_result_of_another_configuration_is_refused_by_name(tmp_path: Path) ->
         with pytest.raises(InputError, match=f"was made with {key}='other'"):
             find(cell, tmp_path)
     result(cell, 50.0).save(tmp_path / cell.path)
+    newer = result(cell, 50.0)
+    newer.configuration["settings"]["nesterov"] = True
+    newer.save(tmp_path / cell.path)
+    with pytest.raises(InputError, match="was made with nesterov=True, which this version does not know"):
+        find(cell, tmp_path)
+    result(cell, 50.0).save(tmp_path / cell.path)
     second = replace(cell, seed=2)
     (tmp_path / second.path).write_bytes((tmp_path / cell.path).read_bytes())
     with pytest.raises(InputError, match=r"seed-2\.json was made with seed=1, and this is 2"):
@@ -473,6 +488,10 @@ def test_results_are_loaded_as_a_tidy_frame(tmp_path: Path) -> None:
     assert frame["test_accuracy"].isna().sum() == 2
     assert frame.dtypes[["train_loss", "test_loss", "test_accuracy", "mismatch"]].tolist() == [float] * 4
     assert frame.index.is_unique
+    cell = Cell(METHODS.row("fedavg"), "digits-rotate", 3)
+    early = replace(result(cell, 50.0), status="diverged", message="of a loss that is NaN")
+    replace(early, rounds={name: [] for name in early.rounds}).save(tmp_path / cell.path)
+    pd.testing.assert_frame_equal(experiments.load_results(tmp_path), frame)
     with pytest.raises(InputError, match="there is no folder"):
         experiments.load_results(tmp_path / "nothing")
     (tmp_path / "empty").mkdir()

@@ -2,10 +2,12 @@
 
 import itertools
 import json
+import os
 import re
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import ipywidgets
 import matplotlib.colors
@@ -145,6 +147,17 @@ def test_limits_leave_room_for_every_row(frame: pd.DataFrame) -> None:
     assert low < 1e17 < high
 
 
+@pytest.mark.parametrize("log", ["", "y"])
+@pytest.mark.parametrize("size", [0.8, 100.0])
+def test_numbers_that_differ_by_rounding_have_limits_that_do_not(
+    frame: pd.DataFrame, size: float, log: str
+) -> None:
+    """As means over seeds do; between the next two floats a page would look for ticks for ever."""
+    loss = np.where(frame["step"] > 0, size, np.nextafter(size, 2 * size))
+    low, high = make(frame.assign(loss=loss), log=log).limits("y")
+    assert (high - low) / high > 1e-3
+
+
 def test_logarithmic_axis(frame: pd.DataFrame) -> None:
     explorer = make(frame.assign(loss=10.0 ** (frame["step"] - 2)), log="y")
     assert explorer.limits("y") == pytest.approx((10**-2.16, 10**2.16))
@@ -245,6 +258,16 @@ def test_saved_page_stands_alone(frame: pd.DataFrame, tmp_path: Path) -> None:
     assert tags[0] == "html"
     assert (tags.count("script"), tags.count("style"), tags.count("link")) == (2, 1, 0)
     assert "https://" not in html
+
+
+def test_a_page_that_cannot_be_written_leaves_the_old_one(
+    frame: pd.DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "page.html").write_text("old")
+    monkeypatch.setattr(os, "replace", Mock(side_effect=OSError("no space")))
+    with pytest.raises(OSError, match="no space"):
+        make(frame).save(tmp_path / "page.html")
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("page.html", "old")]
 
 
 def test_texts_cannot_break_the_page(frame: pd.DataFrame) -> None:

@@ -681,3 +681,23 @@ def test_a_mixture_may_be_a_list() -> None:
     assert torch.equal(model.merge(mixture)(TOKENS.double()), wanted)
     one_hot = torch.tensor([0, 0, 1])
     assert torch.equal(model.mixture(one_hot), one_hot.double())
+
+
+class Keeps(nn.Module):
+    """Leaves its features where others may look at them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(3, 4), nn.Linear(4, 2)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        self.features = torch.relu(self.body(inputs))
+        return self.head(self.features)  # type: ignore[no-any-return]
+
+
+def test_a_model_that_keeps_a_tensor_is_merged_right_after_training() -> None:
+    model, inputs = Floral(Keeps(), 2, 1), torch.randn(5, 3)
+    model(inputs).sum().backward()
+    merged = model.eval().merge()
+    torch.testing.assert_close(merged(inputs), model(inputs))
+    assert merged.features is not model.base.features

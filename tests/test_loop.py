@@ -33,6 +33,7 @@ from floral_lite.devices import device_name
 from floral_lite.federation import Engine, Run, federated_rounds, train_runs
 from floral_lite.federation.aggregate import mismatch
 from floral_lite.federation.loop import sample_clients
+from floral_lite.federation.rounds import own_generators
 from floral_lite.methods import ROUTER, Method
 from floral_lite.roles import Roles
 from floral_lite.router import Router, entropy
@@ -736,3 +737,13 @@ def test_a_history_and_a_federation_are_shown_in_a_line(ragged_task: Task) -> No
     federation = train(ragged_task, methods.FedAvg(ragged_task.model))
     assert repr(federation.history) == "History(ragged, fedavg, 3 rounds)"
     assert repr(federation) == "Federation(History(ragged, fedavg, 3 rounds), 4 named tensors)"
+
+
+def test_on_mps_layers_draw_from_the_runs_seed_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[object] = []
+    monkeypatch.setattr(torch.mps, "get_rng_state", lambda: "theirs")
+    monkeypatch.setattr(torch.mps, "set_rng_state", told.append)
+    monkeypatch.setattr(torch.mps, "manual_seed", told.append)
+    with own_generators(torch.device("mps"), 1, 2):
+        assert told == [torch.initial_seed()]
+    assert told[1:] == ["theirs"]

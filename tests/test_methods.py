@@ -380,3 +380,17 @@ def test_a_method_and_what_it_adapts_with_go_where_the_model_goes() -> None:
     assert isinstance(moved.adaptation, methods.FedAvg)
     assert moved.adaptation.model is there
     assert method.adaptation.model is here
+
+
+@pytest.mark.parametrize("frozen_at_first", [False, True])
+@pytest.mark.parametrize("name", ["local", "fedper", "fedbn"])
+def test_what_is_frozen_may_not_change_after_it_was_said_what_is_private(
+    name: str, frozen_at_first: bool
+) -> None:
+    """What was thawed would be shared, without a word."""
+    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 2))
+    model[0].requires_grad_(not frozen_at_first)
+    method = methods.make(name, model)
+    model[0].requires_grad_(frozen_at_first)
+    with pytest.raises(InputError, match=r"\['0\.bias', '0\.weight'\] were frozen .* make the method anew"):
+        method.initialise(torch.zeros(2, dtype=torch.int64), 0)

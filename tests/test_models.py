@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.nn.utils import parametrizations
+from torch.nn.utils import parametrizations, prune
 
 from floral_lite import InputError, methods
 from floral_lite.federation.layers import chain
@@ -157,6 +157,15 @@ def test_a_parametrised_layer_is_not_drawn_anew(wrap: Callable[[nn.Module], nn.M
     model = nn.Sequential(nn.Linear(3, 2), wrap(nn.Linear(2, 2)))
     with pytest.raises(InputError, match=r"a ParametrizedLinear has a parametrisation.* would start alike"):
         reinitialised(model, 0, 1)
+
+
+@pytest.mark.parametrize(
+    "wrap", [nn.utils.weight_norm, lambda layer: prune.l1_unstructured(layer, "weight", 1)]
+)
+@pytest.mark.filterwarnings("ignore:.*weight_norm. is deprecated:FutureWarning")
+def test_nor_is_one_with_torchs_older_hooks(wrap: Callable[[nn.Module], nn.Module]) -> None:
+    with pytest.raises(InputError, match=r"a Linear has a parametrisation.* would start alike"):
+        reinitialised(nn.Sequential(nn.Linear(3, 2), wrap(nn.Linear(2, 2))), 0, 1)
 
 
 def test_a_key_draws_a_model_anew_and_leaves_the_first_and_the_global_generator_alone() -> None:

@@ -178,3 +178,26 @@ def test_a_personal_model_can_be_exported() -> None:
     model, inputs = personal_model(task, method, federation.state, 2), task.test[2].inputs
     program = torch.export.export(model, (inputs,))
     torch.testing.assert_close(program.module()(inputs), model(inputs))
+
+
+@pytest.mark.parametrize("frozen_at_first", [False, True])
+@pytest.mark.parametrize("name", ["local", "floral", "local-adaptor", "ensemble"])
+def test_parameters_that_were_not_frozen_in_training_are_told(name: str, frozen_at_first: bool) -> None:
+    """What a later method does not know would be left out without a word."""
+    task = make_task(network, normal(4), sizes=(7, 6, 10, 7, 6))
+    task.model[0].requires_grad_(not frozen_at_first)
+    federation = train(task, methods.make(name, task.model))
+    task.model[0].requires_grad_(frozen_at_first)
+    with pytest.raises(InputError, match=r"\['0\..*freeze .* make the method then"):
+        personal_model(task, methods.make(name, task.model), federation, 1)
+
+
+@pytest.mark.parametrize("frozen_at_first", [False, True])
+def test_a_floral_of_a_client_has_the_adaptors_that_were_trained(frozen_at_first: bool) -> None:
+    task = make_task(network, normal(4), sizes=(7, 6, 10, 7, 6))
+    task.model[0].requires_grad_(not frozen_at_first)
+    method = methods.FLoRAL(task.model, 3, rank=1)
+    federation = train(task, method)
+    task.model[0].requires_grad_(frozen_at_first)
+    with pytest.raises(InputError, match="frozen than when the method was made"):
+        personal_floral(task, method, federation, 1)

@@ -1,10 +1,12 @@
 """What recording leaves behind, on stand-ins for CUDA's streams and graphs; test_cuda.py has real ones."""
 
+import random
 import weakref
 from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -17,13 +19,8 @@ from floral_lite.roles import Roles
 from .federations import replayed
 
 
-@pytest.mark.parametrize("failing", [None, 2, 4])
-def test_a_recording_waits_and_leaves_numbers_and_generators_as_they_were(
-    failing: int | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also where a step fails half-way: what the other stream still writes comes before what was there."""
-    told: list[str] = []
-    states: list[object] = []
+def stand_in(monkeypatch: pytest.MonkeyPatch, told: list[str], states: list[object]) -> object:
+    """As if there were a GPU: `told` hears of streams, `states` of a generator, whose clone is returned."""
 
     class Stream:
         device = torch.device("cuda", 1)
@@ -46,6 +43,17 @@ def test_a_recording_waits_and_leaves_numbers_and_generators_as_they_were(
     }
     for name, one in stands_in.items():
         monkeypatch.setattr(torch.cuda, name, one)
+    return unused
+
+
+@pytest.mark.parametrize("failing", [None, 2, 4])
+def test_a_recording_waits_and_leaves_numbers_and_generators_as_they_were(
+    failing: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where a step fails half-way: what the other stream still writes comes before what was there."""
+    told: list[str] = []
+    states: list[object] = []
+    unused = stand_in(monkeypatch, told, states)
 
     def step(client: Roles, velocity: Roles, batch: Batch, start: Roles) -> Tensor:
         told.append("step")
@@ -70,6 +78,40 @@ def test_a_recording_waits_and_leaves_numbers_and_generators_as_they_were(
     assert told == ["wait", *steps, "back", "wait"]
     # CUDA's generator keeps the state that was recorded with: a replayed graph draws from it
     assert states == ([] if failing is None else [unused])
+
+
+@pytest.mark.parametrize("draw", [random.random, np.random.rand])
+def test_what_python_draws_is_not_recorded(draw: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A graph would repeat what was drawn in the recording for ever."""
+    stand_in(monkeypatch, [], [])
+
+    def step(client: Roles, velocity: Roles, batch: Batch, start: Roles) -> Tensor:
+        return torch.full((1,), draw())
+
+    batch = Batch(torch.zeros(1, 2), torch.zeros(1, 2), None, None, torch.zeros(1))
+    nothing, before = Roles({}, {}, {}), (random.getstate(), str(np.random.get_state()))  # noqa: NPY002
+    with pytest.raises(RuntimeError, match="from Python's or NumPy's generator"):
+        record_on_cuda(step, nothing, nothing, batch, nothing)
+    assert (random.getstate(), str(np.random.get_state())) == before  # noqa: NPY002
+
+
+def test_smaller_stacks_take_the_memory_of_the_largest_and_all_is_freed_together() -> None:
+    beside: list[Steps] = []
+    nothing, steps, other = Roles({}, {}, {}), Steps(replayed, beside), Steps(replayed, beside)
+    kept = []
+    for each in (steps, other):
+        places = set()
+        for num_clients in (2, 5, 3, 1, 5):
+            given = Roles({"w": torch.rand(num_clients, 2)}, {}, {})
+            client, *_ = each.fixed(given, nothing, nothing)
+            assert torch.equal(client.shared["w"], given.shared["w"])
+            places.add(client.tensors()[0].data_ptr())
+        assert len(places) == 2  # of 2 clients, and of 5
+        kept.append(weakref.ref(client.shared["w"].untyped_storage()))
+        del client, given
+    assert all(one() is not None for one in kept)
+    steps.forget()
+    assert not any(one._fixed or one._recorded for one in beside)
 
 
 def test_where_recording_fails_its_memory_is_free_before_the_step_is_run(

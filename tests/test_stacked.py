@@ -213,7 +213,7 @@ def test_stacked_seeds_keep_their_own_frozen_layers(
     name: str, record: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where steps are recorded, as on a GPU: another run's step has its frozen layers in it."""
-    monkeypatch.setattr(rounds, "Steps", lambda _: Steps(record))
+    monkeypatch.setattr(rounds, "Steps", lambda _, beside: Steps(record, beside))
     runs = ragged_runs(name, "fedavg")
     for run in runs:
         run.task.model[0].requires_grad_(False)
@@ -370,6 +370,49 @@ def test_routers_of_other_numbers_do_not_share_a_stack() -> None:
     ]
     for federation, run in zip(train_runs(runs, task.settings), runs, strict=True):
         agree(federation, alone(run))
+
+
+class Bytes(nn.Linear):
+    """Reads pixels as parts of 255, and leaves numbers alone."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return super().forward(as_float(inputs).to(self.weight))
+
+
+def bent(bend: Callable[[Tensor], Tensor]) -> nn.Module:
+    """A layer of a class that is called like its neighbour's, as when a notebook's cell is run again."""
+
+    class Bent(nn.Linear):
+        def forward(self, inputs: Tensor) -> Tensor:
+            return bend(super().forward(inputs))
+
+    return Bent(4, 3)
+
+
+def pooled() -> nn.Module:
+    return nn.Sequential(nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(4, 3))
+
+
+def pixels(num: int, generator: torch.Generator) -> Tensor:
+    return torch.randint(256, (num, 4), generator=generator, dtype=torch.uint8)
+
+
+@pytest.mark.parametrize(
+    "pair",
+    [
+        lambda: [make_task(lambda: Bytes(4, 3), inputs) for inputs in (normal(4), pixels)],
+        lambda: [make_task(pooled, normal(1, size, size)) for size in (6, 8)],
+        lambda: [make_task(partial(bent, bend), normal(4)) for bend in (torch.relu, torch.tanh)],
+    ],
+    ids=["types", "shapes", "classes"],
+)
+def test_runs_that_see_other_data_or_compute_otherwise_do_not_share_a_stack(
+    pair: Callable[[], list[Task]],
+) -> None:
+    runs = [Run(task, methods.FedAvg(task.model), seed) for seed, task in enumerate(pair())]
+    together = train_runs(runs, runs[0].task.settings)
+    for one, run in zip(together, runs, strict=True):
+        agree(one, train(run.task, run.method, engine="loop", seed=run.seed))
 
 
 @pytest.mark.parametrize("network", ["chain", "batch norm", "words"])

@@ -896,3 +896,44 @@ def test_to_a_model_of_its_own_a_cluster_is_the_same_task_turned_or_renamed() ->
 def test_labels_shift_in_no_more_ways_than_there_are_labels() -> None:
     with pytest.raises(InputError, match="num_clusters is 11, but 10 labels can be shifted in 10 ways only"):
         tasks.load("digits-label-shift", num_clusters=11)
+
+
+OWN: dict[str, Loss] = {
+    "Poisson": nn.PoissonNLLLoss(),
+    "own": lambda outputs, targets: ((outputs - targets) ** 2).mean(),
+    "quantile": lambda outputs, targets: torch.maximum(0.9 * (targets - outputs), outputs - targets).mean(),
+}
+
+
+@pytest.mark.parametrize("loss", OWN.values(), ids=OWN)
+def test_a_loss_that_would_compare_every_output_with_every_target_is_refused(loss: Loss) -> None:
+    inputs, targets = torch.randn(6, 2), torch.rand(6)
+    whole = tasks.from_clients(
+        dict.fromkeys("ab", (inputs, targets[:, None])), model=nn.Linear(2, 1), loss=loss
+    )
+    train(whole, methods.FedAvg(whole.model), rounds=1)
+    flat = nn.Sequential(nn.Linear(2, 1), nn.Flatten(0))
+    for model, given in ((nn.Linear(2, 1), targets), (flat, targets[:, None])):
+        with pytest.raises(InputError, match=r"each output with the targets of all samples.*\[:, None\]"):
+            tasks.from_clients(dict.fromkeys("ab", (inputs, given)), model=model, loss=loss)
+
+
+def test_a_loss_may_flatten_the_outputs_itself() -> None:
+    def loss(outputs: Tensor, targets: Tensor) -> Tensor:
+        return (outputs[:, 0] - targets).abs().mean()
+
+    tasks.from_clients({"a": (torch.randn(6, 2), torch.rand(6))}, model=nn.Linear(2, 1), loss=loss)
+
+
+def test_a_losss_weights_go_along_to_another_device() -> None:
+    """And tasks that share a loss share it there."""
+    loss, there = nn.CrossEntropyLoss(weight=torch.tensor([1.0, 2.0])), torch.device("meta")
+    data = {"a": (torch.randn(6, 2), torch.arange(6) % 2)}
+    task = tasks.from_clients(data, model=nn.Linear(2, 2), loss=loss)
+    moved: dict[Any, Any] = {}
+    first, second = (task.to(there, moved).loss for _ in range(2))
+    assert isinstance(first, nn.CrossEntropyLoss)
+    assert first.weight is not None
+    assert first.weight.device == there
+    assert first is second
+    assert task.to(torch.device("cpu")).loss is loss

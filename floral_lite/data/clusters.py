@@ -5,6 +5,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from ..devices import send
+from ..errors import require
 from .images import as_float
 
 
@@ -19,6 +20,9 @@ def rotate(images: Tensor, cluster: int, num_clusters: int) -> Tensor:
     Returns:
         The images' shape and type; but uint8 becomes float where angles lie between quarter turns.
 
+    Raises:
+        InputError: the images are integers, and the angle is no quarter turn.
+
     Source: section 'Experiments', 'MNIST and CIFAR-10'.
 
     Example:
@@ -29,6 +33,11 @@ def rotate(images: Tensor, cluster: int, num_clusters: int) -> Tensor:
     if (4 * cluster) % num_clusters == 0:
         return torch.rot90(images, 4 * cluster // num_clusters, dims=(2, 3))
     images = as_float(images)
+    require(
+        images.is_floating_point(),
+        f"images are of {images.dtype}, such as numbers of words, which a turn by cluster {cluster} of "
+        f"{num_clusters} would mix: use 1, 2 or 4 clusters, or give floats or uint8",
+    )
     own = images.dtype
     images = images.to(torch.promote_types(own, torch.float32))  # half precision cannot count pixels
     # an output pixel at x takes its value from the input at R x

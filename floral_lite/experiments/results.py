@@ -102,7 +102,8 @@ def summarise(cell: Cell, history: History, made: dict[str, Any], message: str |
             clients[name] = [_rounded(value, 6) for value in values] or None
             clients[f"{name}_mean"] = _rounded(fmean(values), 8) if values else None
             clients[f"{name}_sd"] = _rounded(stdev(values), 8) if len(values) > 1 else None
-        clients["mixture"] = [[round(weight, 4) for weight in row] for row in last.mixture or []]
+        # near uniform the largest weight, by which clusters are told, is in the later digits
+        clients["mixture"] = [[round(weight, 7) for weight in row] for row in last.mixture or []]
     return Result(
         configuration=configuration(cell),
         run=history.config,
@@ -168,6 +169,9 @@ def find(cell: Cell, folder: Path, same_rounds: bool = True) -> Result | None:
             f"{wanted[key]!r}: name another folder with --out, ask for the same "
             f"(such as --rounds {found['settings.rounds']}), or move the file away",
         )
+    for key in sorted(found.keys() - wanted.keys()):
+        told = f"{key.removeprefix('settings.')}={found[key]!r}"
+        raise InputError(f"{path} was made with {told}, which this version does not know: move the file away")
     return result
 
 
@@ -202,7 +206,8 @@ def load_results(folder: Path | str) -> pd.DataFrame:
         config = result.configuration
         keys = [config["task"], config["row"], result.seed, result.status, result.made["device"]]
         rounds = pd.DataFrame(result.rounds, dtype=float).astype({"round": int})
-        frames.append(pd.concat([pd.DataFrame([keys] * len(rounds), columns=first), rounds], axis=1))
+        if len(rounds):  # a frame without rows would make objects of the others' numbers
+            frames.append(pd.concat([pd.DataFrame([keys] * len(rounds), columns=first), rounds], axis=1))
     if not frames:
         frames.append(pd.DataFrame(columns=[*first, *OF_A_ROUND]))
     frame: pd.DataFrame = pd.concat(frames, ignore_index=True)

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 from IPython.display import HTML, display
 
+from ..files import write_whole
 from ..on_page import STATIC_VARIABLE, OnPage
 from . import page
 from .checks import check, measured
@@ -106,7 +107,9 @@ class Explorer:
         found = found[np.isfinite(found)]
         found = np.log10(found) if axis in self.log else found
         low, high = float(found.min()), float(found.max())
-        margin = 0.04 * (high - low) or max(0.5, 0.01 * abs(high))
+        # what differs by its rounding alone is one number: between such floats there is no tick
+        alike = high - low <= 1e-12 * (1 if axis in self.log else max(-low, high))
+        margin = max(0.5, 0.01 * abs(high)) if alike else 0.04 * (high - low)
         low, high = low - margin, high + margin
         return (10**low, 10**high) if axis in self.log else (low, high)
 
@@ -135,7 +138,7 @@ class Explorer:
 
     def save(self, path: str | Path) -> None:
         """Write a page that needs no other file, and no kernel; the folder must be there."""
-        Path(path).write_text(page.document(self), encoding="utf-8")
+        write_whole(Path(path), page.document(self).encode())
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, object]:
         """The widget for a notebook, and HTML for what shows it later."""

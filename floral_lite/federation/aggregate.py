@@ -8,6 +8,7 @@ from torch import Tensor
 from ..devices import send
 from ..errors import require
 from ..roles import Roles
+from .precision import arithmetic
 
 # Weights below this count as none: products with them leave the range of float32.
 NOTHING = 1e-30
@@ -147,9 +148,10 @@ def aggregate(
 
 
 def weighted(equation: str, weights: Tensor, tensors: Tensor) -> Tensor:
-    """The einsum of both, in single precision at least: in bfloat16 weights would not sum to 1."""
+    """The einsum of both, in single precision at least: in bfloat16 and TF32 weights would not sum to 1."""
     precision = torch.promote_types(tensors.dtype, torch.float32)
-    return torch.einsum(equation, weights.to(precision), tensors.to(precision))
+    with arithmetic("float32"):
+        return torch.einsum(equation, weights.to(precision), tensors.to(precision))
 
 
 class Sums:

@@ -5,13 +5,13 @@ of the clients train in a round, all have answered after ten rounds; the history
 model for these.
 """
 
-import copy
 import math
 
 import torch
 from torch import Tensor, nn
 
 from ..clustering import find_clusters
+from ..copies import copied
 from ..errors import require
 from ..methods import ROUTER, Method
 from ..methods.base import trainable
@@ -115,7 +115,7 @@ def first_gradient(task: Task, shard: Shard) -> tuple[list[Tensor], Tensor]:
     Returns:
         A tensor a weight of `asked_weights`, and the loss, a scalar of single precision at least.
     """
-    model = copy.deepcopy(task.model).eval()
+    model = copied(task.model).eval()
     weights = list(asked_weights(model).values())
     # in single precision at least: sums in bfloat16 soon stop growing
     precise = torch.promote_types(weights[0].dtype, torch.float32)

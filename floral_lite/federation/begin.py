@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -35,7 +36,7 @@ def begin(
     )
     for run in runs:
         check_run(run)
-    moved: dict[torch.Tensor, torch.Tensor] = {}
+    moved: dict[Any, Any] = {}
     runs = [run._replace(task=run.task.to(device, moved)) for run in runs]
     for run in runs:
         check_batches(run.task, settings.batch_size)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from textwrap import shorten
 from typing import TYPE_CHECKING, Any
@@ -13,6 +12,7 @@ from torch.autograd.graph import disable_saved_tensors_hooks
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.parameter import is_lazy
 
+from ..copies import copied
 from ..errors import InputError, require
 from ..methods import ROUTER
 from ..roles import is_statistic
@@ -135,7 +135,7 @@ def check_layers(task: Task) -> None:
 
 def check_training(task: Task) -> None:
     """In training a model returns a tensor, moves no buffers but norms' statistics, recomputes nothing."""
-    model, inputs = copy.deepcopy(task.model).train(), task.train[0].inputs[:2].clone()
+    model, inputs = copied(task.model).train(), task.train[0].inputs[:2].clone()
     norms = {name for name, layer in model.named_modules() if isinstance(layer, _NormBase)}
     before = {name: buffer.clone() for name, buffer in model.named_buffers()}
     own_numbers = torch.random.fork_rng(devices=[inputs.device] if inputs.is_cuda else [])
@@ -160,7 +160,7 @@ def tested_outputs(task: Task, num_samples: int) -> Tensor:
     inputs = task.train[0].inputs[:num_samples]
     try:
         with torch.no_grad():
-            outputs: Tensor = copy.deepcopy(task.model).eval()(inputs.clone())
+            outputs: Tensor = copied(task.model).eval()(inputs.clone())
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
         raise InputError(
             f"the model cannot be run on inputs of shape {tuple(inputs.shape)} and {inputs.dtype} "

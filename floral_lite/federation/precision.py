@@ -5,6 +5,7 @@ from contextlib import contextmanager
 
 import torch
 
+from ..errors import InputError
 from .settings import Precision
 
 
@@ -14,18 +15,28 @@ def arithmetic(precision: Precision) -> Iterator[None]:
 
     Torch's convolutions use TF32 unless told: without this CPU and GPU would not agree in "float32". And
     of a convolution's gradient cuDNN's quickest sums differ from one time to the next.
+
+    Raises:
+        InputError: torch's switches were set one by one, so that they cannot be put back afterwards.
     """
     if not torch.cuda.is_available():
         yield
         return
-    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
-    before = matmul.allow_tf32, cudnn.allow_tf32, cudnn.deterministic
-    matmul.allow_tf32 = cudnn.allow_tf32 = precision == "tf32"
-    cudnn.deterministic = True
+    cudnn = torch.backends.cudnn
+    try:
+        matmul, *before = torch.get_float32_matmul_precision(), cudnn.allow_tf32, cudnn.deterministic
+    except RuntimeError as error:
+        raise InputError(
+            "an fp32_precision of torch.backends was set, beside which TF32 cannot be switched on and off: "
+            "leave it as it is, and give precision='tf32' or 'float32' to the run"
+        ) from error
+    torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
+    cudnn.allow_tf32, cudnn.deterministic = precision == "tf32", True
     try:
         yield
     finally:
-        matmul.allow_tf32, cudnn.allow_tf32, cudnn.deterministic = before
+        torch.set_float32_matmul_precision(matmul)
+        cudnn.allow_tf32, cudnn.deterministic = before
 
 
 def forward_pass(precision: Precision, device: torch.device) -> torch.autocast:

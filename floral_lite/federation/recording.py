@@ -6,9 +6,11 @@ memory, so the clients' parameters and the batch stay where they are, and new va
 """
 
 import logging
+import random
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -37,28 +39,41 @@ class Steps:
 
     Args:
         record: makes a step replayable, see `record_on_cuda`; None to run every step as it comes.
+        beside: all that share the GPU's memory; this one joins them.
     """
 
-    def __init__(self, record: Callable[[Step, Roles, Roles, Batch, Roles], Recorded] | None) -> None:
+    def __init__(
+        self,
+        record: Callable[[Step, Roles, Roles, Batch, Roles], Recorded] | None,
+        beside: "list[Steps] | None" = None,
+    ) -> None:
         self.record = record
+        self.beside = [] if beside is None else beside
+        self.beside.append(self)
         self._fixed: dict[tuple[Any, ...], tuple[Roles, Roles, Roles]] = {}
         self._recorded: dict[tuple[Any, ...], Recorded] = {}
 
     def fixed(self, client: Roles, velocity: Roles, start: Roles) -> tuple[Roles, Roles, Roles]:
-        """The same values where recorded steps find them: stacks of the same shape take the same memory."""
+        """The same values where recorded steps find them: a stack takes the first rows of the largest's."""
         if self.record is None:
             return client, velocity, start
         given = client, velocity, start.map(torch.clone)
-        shapes = _shapes([tensor for roles in given for tensor in roles.tensors()])
-        fixed = self._fixed.setdefault(shapes, given)
-        for roles, values in zip(fixed, given, strict=True):
+        tensors = [tensor for roles in given for tensor in roles.tensors()]
+        num_clients, kind = len(tensors[0]), _shapes([tensor[0] for tensor in tensors])
+        if kind not in self._fixed or len(self._fixed[kind][0].tensors()[0]) < num_clients:
+            self._fixed.clear()  # with what was recorded on the smaller one's
+            self._recorded.clear()
+            self._fixed[kind] = given
+        client, velocity, start = (roles.at(slice(num_clients)) for roles in self._fixed[kind])
+        for roles, values in zip((client, velocity, start), given, strict=True):
             roles.copy_(values)
-        return fixed
+        return client, velocity, start
 
     def forget(self) -> None:
-        """Free the memory of all that is recorded."""
-        self._fixed.clear()
-        self._recorded.clear()
+        """Free the memory of all that is recorded, here and beside."""
+        for steps in self.beside:
+            steps._fixed.clear()
+            steps._recorded.clear()
 
     def run(self, step: Step, client: Roles, velocity: Roles, batch: Batch, start: Roles) -> Tensor:
         """A local step of a stack of clients that `fixed` returned, or of the first ones of it."""
@@ -97,6 +112,7 @@ def record_on_cuda(step: Step, client: Roles, velocity: Roles, batch: Batch, sta
     here, aside = torch.cuda.current_stream(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
     generator = torch.cuda.default_generators[here.device.index]
     unused = generator.clone_state()
+    drawn = python_draws()
     # else a round would draw other random numbers if its steps were not yet recorded, as after a resumption
     with torch.random.fork_rng(devices=[here.device]):
         try:
@@ -105,6 +121,8 @@ def record_on_cuda(step: Step, client: Roles, velocity: Roles, batch: Batch, sta
                 for _ in range(3):
                     step(client, velocity, fixed, start)
             here.wait_stream(aside)
+            if str(python_draws()) != str(drawn):
+                raise RuntimeError("they draw from Python's or NumPy's generator, which no graph asks again")
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph):
                 losses = step(client, velocity, fixed, start)
@@ -112,11 +130,18 @@ def record_on_cuda(step: Step, client: Roles, velocity: Roles, batch: Batch, sta
             generator.graphsafe_set_state(unused)  # the one recorded with would refuse to draw from now on
             raise
         finally:
+            random.setstate(drawn[0])
+            np.random.set_state(drawn[1])  # noqa: NPY002
             torch.cuda.set_stream(here)  # a recording that failed leaves its own stream current
             here.wait_stream(aside)  # a step that failed may still be writing
             for parameters, values in zip((client, velocity), before, strict=True):
                 parameters.copy_(values)
     return Recorded(fixed, graph.replay, losses)
+
+
+def python_draws() -> tuple[Any, Any]:
+    """The states of the generators that a user's own layers may draw from: Python's and NumPy's."""
+    return random.getstate(), np.random.get_state()  # noqa: NPY002
 
 
 def _shapes(tensors: list[Tensor]) -> tuple[Any, ...]:

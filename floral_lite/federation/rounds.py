@@ -105,7 +105,11 @@ def stacked_rounds(
     # a recorded step holds a model's frozen parameters, and whether samples meet may depend on them: so that
     # only runs of one stack share its memory and steps
     record = record_on_cuda if device.type == "cuda" else None
-    stacks = [(some, Memory(max_memory, device), Steps(record), Steps(record)) for some in stacks_of(runs)]
+    beside: list[Steps] = []
+    stacks = [
+        (some, Memory(max_memory, device), Steps(record, beside), Steps(record, beside))
+        for some in stacks_of(runs)
+    ]
     for number in range(len(federations[0].history.rounds) + 1, settings.rounds + 1):
         began = time.perf_counter()
         members = [
@@ -170,11 +174,18 @@ def own_generators(device: torch.device, seed: int, *place: int) -> Iterator[Non
 
     The place is a round's number; over Flower, where each client has a process of its own, the client too.
     """
-    on_cuda = device.type == "cuda"
+    on_cuda, on_mps = device.type == "cuda", device.type == "mps"
     generators = torch.random.fork_rng(devices=[device] if on_cuda else [])
+    theirs = torch.mps.get_rng_state() if on_mps else None
     with generators, torch.cuda.device(device) if on_cuda else nullcontext():
         begin = stream(seed, "layers", *place).initial_seed()
         torch.default_generator.manual_seed(begin)
         if on_cuda:
             torch.cuda.manual_seed(begin)
-        yield
+        if on_mps:
+            torch.mps.manual_seed(begin)
+        try:
+            yield
+        finally:
+            if theirs is not None:
+                torch.mps.set_rng_state(theirs)

@@ -1,12 +1,12 @@
 """What one seed of a configuration trains, and the state that it starts from."""
 
-import copy
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from ..copies import copied
 from ..errors import InputError, require
 from ..methods import Method
 from ..methods.base import trainable
@@ -130,7 +130,7 @@ def check_batches(task: Task, batch_size: int) -> None:
     Raises:
         InputError: the model's batch norms cannot normalise the last batch of a client.
     """
-    model = copy.deepcopy(task.model).train()  # in which a model may keep its norms in evaluation
+    model = copied(task.model).train()  # in which a model may keep its norms in evaluation
     norms = [module for module in model.modules() if isinstance(module, _BatchNorm) and module.training]
     model.eval()
     for norm in norms:
@@ -212,13 +212,17 @@ def stacks_of(runs: Sequence[Run]) -> list[slice]:
     """Which runs may share a stack: all if they are equal but for what is trained, else each alone."""
 
     def fixed(run: Run) -> list[object]:
-        """What a run does not train: frozen tensors, its layers' own attributes and hooks, its method."""
+        """What is not trained: frozen tensors, layers' attributes, hooks and code, kinds of data, method."""
         model = run.task.model
         statistics = running_statistics(model)
         frozen = [parameter for parameter in model.parameters() if not parameter.requires_grad]
         buffers = [buffer for name, buffer in model.named_buffers() if name not in statistics]
         own = [{k: v for k, v in vars(layer).items() if is_own(k)} for layer in model.modules()]
-        return [frozen, buffers, own, run.method]
+        code = [
+            getattr(type(layer), "forward", None) for layer in model.modules()
+        ]  # classes of one name may differ
+        data = [(t.shape[1:], t.dtype) for shards in (run.task.train, run.task.test) for t in shards[0]]
+        return [frozen, buffers, own, code, data, run.method]
 
     first = fixed(runs[0])
     alike = all(equal(fixed(run), first) for run in runs[1:])

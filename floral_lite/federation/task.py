@@ -1,16 +1,27 @@
 """What a federation works on: a model, a loss, and every client's own data."""
 
 import copy
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from ..copies import copied
 from ..errors import require
-from .checks import check_clients, check_finite, check_layers, check_loss, check_targets, check_training
+from .checks import (
+    check_clients,
+    check_finite,
+    check_layers,
+    check_loss,
+    check_targets,
+    check_training,
+    tested_outputs,
+)
 from .clients import to_device
 from .settings import Settings
 from .shards import Augment, Shard
@@ -61,7 +72,8 @@ class Task:
             be run on the inputs, returns no tensor, recomputes activations, moves a buffer of its own, or has
             a layer under two names, a lazy layer, a batch norm without momentum, an embedding with a largest
             norm, sparse or scaled gradients, or a parameter that is complex or has the name of routers or
-            statistics. Of the loss, it is not one number, or is a sum.
+            statistics. Of the loss, it is not one number, is a sum, or compares outputs (N, 1) with each of
+            the targets (N,).
     """
 
     name: str
@@ -93,6 +105,7 @@ class Task:
         if self.is_classification or numbers:
             check_targets(self, self.loss in OF_LABELS, numbers)
         check_loss(self)
+        check_pairs(self)
 
     def __repr__(self) -> str:
         """In a line: its tensors would fill pages."""
@@ -109,18 +122,46 @@ class Task:
         """Targets are labels, so accuracy has a meaning."""
         return not self.train[0].targets.is_floating_point()
 
-    def to(self, device: torch.device, moved: dict[Tensor, Tensor] | None = None) -> "Task":
-        """The same task with its model and all data on a device.
+    def to(self, device: torch.device, moved: dict[Any, Any] | None = None) -> "Task":
+        """The same task with its model, its loss and all data on a device.
 
         Args:
             device: where to.
-            moved: samples that are there already, by those here; tasks that share their images keep
+            moved: samples and losses that are there already, by those here; tasks that share them keep
                 sharing them if all are given the same dictionary.
         """
+        moved = {} if moved is None else moved
+        loss = self.loss
+        if isinstance(loss, nn.Module) and any(each.device != device for each in loss.buffers()):
+            loss = moved.setdefault(loss, copy.deepcopy(loss).to(device))  # with its weights of labels
         there = copy.copy(self)  # what was checked is not checked again: a GPU would wait for each client
         there.__dict__.update(
-            model=copy.deepcopy(self.model).to(device),
+            model=copied(self.model).to(device),
+            loss=loss,
             train=to_device(self.train, device, moved),
             test=to_device(self.test, device, moved),
         )
         return there
+
+
+def check_pairs(task: Task) -> None:
+    """Each output is compared with its own target: torch makes all pairs of outputs (N, 1) and targets (N,).
+
+    Raises:
+        InputError: the shapes are those, either way round, and the loss is that of all pairs.
+    """
+    outputs, targets = tested_outputs(task, 2), task.train[0].targets[:2]
+    if task.is_classification or {outputs.shape[1:], targets.shape[1:]} != {(), (1,)}:
+        return
+    numbers = torch.tensor([0.25, 0.5, 0.75]).to(outputs)
+    given = numbers.reshape(3, *targets.shape[1:])
+    with torch.no_grad():
+        own, others = (
+            float(task.loss(each.reshape(3, *outputs.shape[1:]), given))
+            for each in (numbers, numbers.flip(0))
+        )
+    require(
+        not math.isclose(own, others, rel_tol=1e-5),
+        f"outputs have the shape {tuple(outputs.shape)} and targets {tuple(targets.shape)}, and the loss "
+        "compares each output with the targets of all samples: give both one shape, such as targets[:, None]",
+    )

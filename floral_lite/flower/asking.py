@@ -1,6 +1,5 @@
 """Over Flower, what a server asks before it trains: every client's first gradient, where the method asks."""
 
-import copy
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -10,6 +9,7 @@ from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 from torch import Tensor, nn
 
 from ..clustering import find_clusters
+from ..copies import copied
 from ..errors import require
 from ..federation.asking import LEANING, asked_rounds, asked_weights, first_gradient
 from ..federation.clients import size
@@ -143,7 +143,7 @@ def answer(run: Run, client: int, message: Message, weighted: bool, mods: Sequen
         f"mods has {len(mods)} modifiers of the training, and routing is 'clustered': the gradient that it "
         "asks for would be sent past them; leave mods out, or use routing='learned'",
     )
-    task = replace(run.task, model=copy.deepcopy(run.task.model))
+    task = replace(run.task, model=copied(run.task.model))
     parameters = trained(task.model)
     parameters.copy_(from_arrays(message.content.array_records[ARRAYS], parameters))
     with arithmetic("float32"):

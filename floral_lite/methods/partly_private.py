@@ -4,7 +4,7 @@ from collections.abc import Collection
 
 from torch import Tensor, nn
 
-from ..errors import check_names
+from ..errors import check_names, require
 from ..roles import Roles
 from .base import Method, Part, some_trainable, trainable
 
@@ -25,11 +25,18 @@ class PartlyPrivate(Method):
     def __init__(self, model: nn.Module, private: Collection[str]) -> None:
         self.model = model
         self.private = {private} if isinstance(private, str) else set(private)
-        check_names("parameter to train", sorted(self.private), trainable(model))
+        self.trained = set(trainable(model))
+        check_names("parameter to train", sorted(self.private), self.trained)
 
     def initialise(self, clusters: Tensor, seed: int) -> Roles:
         """The model as it is, and for each client a copy of what is private."""
         parameters = some_trainable(self.model)
+        changed = sorted(parameters.keys() ^ self.trained)
+        require(
+            not changed,
+            f"{changed[:2]} were frozen or unfrozen after the method was made, which chose then what is "
+            "private: make the method anew",
+        )
         shared = {name: tensor for name, tensor in parameters.items() if name not in self.private}
         private = {
             name: tensor.detach().expand(len(clusters), *tensor.shape)

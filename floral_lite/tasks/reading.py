@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ..copies import copied
 from ..data import as_float
 from ..errors import InputError, real_number, require
 
@@ -125,10 +126,10 @@ def first_dtype(model: nn.Module) -> torch.dtype:
 
 def check_model(model: nn.Module, inputs: Tensor) -> None:
     """Raise InputError unless a copy of the model takes such inputs (N, ...)."""
-    copied = copy.deepcopy(model)  # not below: where a network cannot be copied, the inputs are not to blame
+    own = copied(model)  # not below: where a network cannot be copied, the inputs are not to blame
     try:
         with torch.no_grad():
-            copied.eval()(as_float(inputs[:1]).clone())
+            own.eval()(as_float(inputs[:1]).clone())
     except (RuntimeError, ValueError, IndexError, TypeError, AssertionError) as error:
         told = (str(error).strip() or type(error).__name__).splitlines()[0]
         advice = ADVICE if inputs.is_floating_point() or inputs.dtype == torch.uint8 else INTEGERS

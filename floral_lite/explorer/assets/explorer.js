@@ -34,7 +34,10 @@
 
   function multiples(low, high, step) {
     const found = [];
-    for (let n = Math.ceil(low / step); n * step <= high; n++) found.push(Number((n * step).toPrecision(14)));
+    const first = Math.ceil(low / step); // which may be so large that first + 1 === first + 2
+    for (let n = 0; (first + n) * step <= high && n < 1000; n++) {
+      found.push(Number(((first + n) * step).toPrecision(14)));
+    }
     return found;
   }
 
