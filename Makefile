@@ -43,11 +43,13 @@ test: $(BUILT)
 		else echo "Flower has Python 3.11 or newer: its tests are left out. make clean, then make test PYTHON=python3.12"; fi
 
 # Flower needs Python 3.11 and older versions of some packages than the book has. So it has an environment of its own,
-# which takes the rest from .venv. All its tests take minutes, and CI has few. `make test` only compares the paper's
-# methods with the engine, and sends bad replies; `make test-flower` tests every method under every setting.
+# which takes the rest from .venv. All its tests take minutes, and CI has few. `make test` compares the paper's methods
+# with the engine, looks for what is private in messages, and sends bad replies; `make test-flower` tests every method under every setting.
 FLOWER := .venv-flower/bin/python
 FLOWER_TESTS := tests/test_flower*.py floral_lite/flower
 FLOWER_SOON := tests/test_flower_replies.py tests/test_flower_state.py tests/test_flower_nodes.py \
+	tests/test_flower_privacy.py tests/test_flower_page.py tests/test_flower_simulation.py \
+	tests/test_flower.py::test_nothing_private_is_sent \
 	tests/test_flower.py::test_in_single_precision_the_paper_s_methods_come_to_the_same
 test-flower: .venv-flower/.installed
 	$(FLOWER) -m pytest --numprocesses auto --dist worksteal $(FLOWER_TESTS)

@@ -34,6 +34,17 @@ class Router:
         tensor([0.2500, 0.2500, 0.2500, 0.2500])
         >>> Router(temperature=0.5).mixture(torch.tensor([3.0, 1.0]).log())  # 9 to 1
         tensor([0.9000, 0.1000])
+
+    A rule of your own; its number is recorded:
+        >>> @dataclass(frozen=True)
+        ... class Floored(Router):
+        ...     least: float = 0.1
+        ...
+        ...     def mixture(self, router_logits, draws=None):
+        ...         pi = super().mixture(router_logits, draws).clamp(min=self.least)
+        ...         return pi / pi.sum(dim=-1, keepdim=True)
+        >>> Floored(least=0.25).mixture(torch.tensor([3.0, 1.0, 0.0]).log())
+        tensor([0.6000, 0.2000, 0.2000])
     """
 
     temperature: float = 1.0

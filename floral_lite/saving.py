@@ -88,7 +88,8 @@ def load(path: str | Path, model: nn.Module) -> Floral:
         require(
             there == wanted,
             f"{name} is {there} in {path} and {wanted} in the model: load it into the architecture and "
-            "precision that it was saved from, with the same parameters frozen",
+            "precision that it was saved from, with the same parameters frozen and the same entries in "
+            "adaptors.KINDS",
         )
     with torch.no_grad():
         for name, tensor in expected.items():

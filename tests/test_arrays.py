@@ -1,5 +1,8 @@
 """Tasks out of a user's own arrays."""
 
+from collections.abc import Callable
+from contextlib import nullcontext
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -337,17 +340,21 @@ def test_arrays_that_make_no_task_are_refused(given: Any, changes: dict[str, Any
         tasks.from_arrays(*given, **{**FOUR, "transform": "rotate", **changes})
 
 
-class Scaled(nn.Linear):
-    """A layer that keeps a tensor of the graph, which torch cannot copy."""
+class Kept(nn.Linear):
+    """A layer that keeps something beside its parameters."""
 
-    def __init__(self) -> None:
+    def __init__(self, kept: Callable[["Kept"], object]) -> None:
         super().__init__(36, 6)
-        self.scaled = 2 * self.weight
+        self.kept = kept(self)
 
 
-def test_where_a_network_cannot_be_copied_torch_says_so() -> None:
-    with pytest.raises(RuntimeError, match="support the deepcopy protocol"):
-        tasks.from_arrays(IMAGES.reshape(120, 36), LABELS, **{**FOUR, "model": Scaled, "num_clusters": 1})
+@pytest.mark.parametrize("copyable", [True, False])
+def test_a_network_may_keep_a_tensor_and_where_it_cannot_be_copied_python_says_so(copyable: bool) -> None:
+    def build() -> Kept:
+        return Kept(lambda layer: 2 * layer.weight if copyable else Lock())
+
+    with nullcontext() if copyable else pytest.raises(TypeError, match=r"cannot pickle '_thread\.lock'"):
+        tasks.from_arrays(IMAGES.reshape(120, 36), LABELS, **{**FOUR, "model": build, "num_clusters": 1})
 
 
 class Square(nn.Module):

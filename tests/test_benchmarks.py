@@ -85,23 +85,23 @@ def test_naive_floral_is_the_loop(benchmark: Any, ragged_task: Task) -> None:
     assert (after.clustered["2.weight.U"][0] != after.clustered["2.weight.U"][1]).any()
 
 
-def test_naive_ensemble_of_equal_models_starts_as_the_model_and_averages_each_copy(
-    benchmark: Any, ragged_task: Task
-) -> None:
-    naive = benchmark("naive")
+def test_naive_ensemble_is_the_loop(benchmark: Any, ragged_task: Task) -> None:
+    naive, method = benchmark("naive"), methods.Ensemble(ragged_task.model, num_clusters=2)
+    state = method.initialise(ragged_task.clusters, seed=0)
     model = naive.Ensemble(ragged_task.model, 2)
-    inputs = ragged_task.train[0].inputs
-    torch.testing.assert_close(model(inputs), ragged_task.model(inputs))
-    routers = torch.tensor([[-torch.inf, 0.0]] * 5).double()
-    settings = ragged_task.settings
-    naive.mixture_round(model, routers, ragged_task, settings, [0], [[torch.arange(7)]])
-    # one client, with all of its weight on the second copy: only that one takes a step
-    loss = functional.cross_entropy(ragged_task.model(inputs), ragged_task.train[0].targets)
-    gradients = torch.autograd.grad(loss, list(ragged_task.model.parameters()))
-    for old, gradient, new in zip(
-        ragged_task.model.parameters(), gradients, model.models[1].parameters(), strict=True
-    ):
-        torch.testing.assert_close(new, old - settings.learning_rate * gradient)
+    for c, copied in enumerate(model.models):
+        copied.load_state_dict({name: tensor[c] for name, tensor in state.clustered.items()})
+    routers, settings = state.private[ROUTER].clone(), ragged_task.settings
+    for number, federation in enumerate(federated_rounds(ragged_task, method, settings, engine="loop"), 1):
+        sampled = sample_clients(5, settings.participation, stream(0, "clients", number))
+        taken = batches_of(ragged_task, method, sampled, number)
+        naive.mixture_round(model, routers, ragged_task, settings, sampled, taken)
+        for c, copied in enumerate(model.models):
+            expected = {name: tensor[c] for name, tensor in federation.state.clustered.items()}
+            torch.testing.assert_close(dict(copied.state_dict()), expected)
+        torch.testing.assert_close(routers, federation.state.private[ROUTER])
+    assert number == settings.rounds
+    assert len(routers.unique(dim=0)) > 2  # the weights differ between clients
 
 
 def test_flops_of_a_known_net_exactly_by_hand(benchmark: Any) -> None:
@@ -192,9 +192,27 @@ def tiny_task(benchmark: Any) -> Task:
     return task
 
 
-def test_every_method_and_optimizer_is_measured_with_both_engines(benchmark: Any) -> None:
-    every = benchmark("every_method")
-    records = list(every.measure_all(tiny_task(benchmark), repeats=1))
+def heard(monkeypatch: pytest.MonkeyPatch, script: ModuleType) -> list[tuple[str, Settings]]:
+    """The engine and the settings of every federation that a script measures from now on."""
+    asked: list[tuple[str, Settings]] = []
+
+    def told(task: Task, method: methods.Method, settings: Settings, engine: Any) -> Any:
+        asked.append((engine, settings))
+        return federated_rounds(task, method, settings, engine=engine)
+
+    monkeypatch.setattr(script, "federated_rounds", told)
+    return asked
+
+
+def test_every_method_and_optimizer_is_measured_with_both_engines(
+    benchmark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    every, task = benchmark("every_method"), tiny_task(benchmark)
+    asked = heard(monkeypatch, every)
+    records = list(every.measure_all(task, repeats=1))
+    untested = task.settings.with_changes(rounds=1 + every.WARM_UP, evaluate_every=0)
+    changes = [every.OPTIMIZERS.get(record["optimizer"], {}) for record in records]
+    assert asked == [(e, untested.with_changes(**c)) for c in changes for e in ("fast", "loop")]
     assert {record["method"] for record in records} >= {*methods.METHODS} - {"fedbn"}
     assert len({(record["method"], record["optimizer"]) for record in records}) == len(records)
     for record in records:
@@ -203,9 +221,18 @@ def test_every_method_and_optimizer_is_measured_with_both_engines(benchmark: Any
     assert list(every.table(records)["loop / engine"]) == [record["loop / engine"] for record in records]
 
 
-def test_rounds_times_everyone_on_every_method(benchmark: Any) -> None:
-    rounds = benchmark("rounds")
+def test_rounds_times_everyone_on_every_method(benchmark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    rounds, turns = benchmark("rounds"), []
+    asked, original = heard(monkeypatch, rounds), rounds.interleaved
+
+    def taken(actions: Any, repeats: int) -> Any:
+        turns.append(repeats)
+        return original(actions, repeats)
+
+    monkeypatch.setattr(rounds, "interleaved", taken)
     records = list(rounds.measure_all({"tiny": tiny_task(benchmark)}, repeats=2))
+    assert [(engine, settings.evaluate_every) for engine, settings in asked] == 4 * [("fast", 0), ("loop", 0)]
+    assert turns == [1, 2]  # the first round is not counted
     assert [record["method"] for record in records] == ["FedAvg", "FLoRAL 1%", "FLoRAL 10%", "Ensemble"]
     ratios = {"naive / engine", "loop / engine", "engine / floor", "engine / FedAvg"}
     fedavg = records[0]["seconds"]["engine"]
@@ -388,10 +415,14 @@ def test_gpu_runs_dry_without_one(benchmark: Any, tmp_path: Path, monkeypatch: p
 
 def test_gpu_has_a_share_of_the_papers_samples(benchmark: Any) -> None:
     sizes = {
-        name: (task.num_clients, len(task.train[0]), len(task.test[0]), num_clusters)
+        name: (task.num_clients, len(task.train[0]), len(task.test[0]), num_clusters, bool(task.augment))
         for name, (task, num_clusters) in benchmark("gpu").tasks(0.05).items()
     }
-    assert sizes == {"mnist": (300, 10, 2, 4), "cifar10": (20, 125, 21, 4), "cifar100": (100, 25, 5, 10)}
+    assert sizes == {
+        "mnist": (300, 10, 2, 4, False),
+        "cifar10": (20, 125, 21, 4, True),
+        "cifar100": (100, 25, 5, 10, True),
+    }
 
 
 def test_precision_scores_every_seed_with_every_arithmetic(
@@ -425,11 +456,15 @@ def test_gpu_says_what_it_needs(benchmark: Any, capsys: pytest.CaptureFixture[st
 
 def test_the_shapes_are_the_papers(benchmark: Any) -> None:
     shapes = benchmark("shapes")
-    for task, sampled, image in (
-        (shapes.mnist(num_samples=2), 30, (1, 28, 28)),
-        (shapes.cifar10(num_samples=2), 20, (3, 32, 32)),
+    for task, name, image, base in (
+        (shapes.mnist(num_samples=2), "mnist-rotate", (1, 28, 28), 784 * 200 + 200 + 200 * 10 + 10),
+        (shapes.cifar10(num_samples=2), "cifar10-rotate", (3, 32, 32), 87178),
     ):
-        assert round(task.settings.participation * task.num_clients) == sampled
+        recipe = tasks.TASKS[name]
+        assert task.num_clients == recipe.num_clients
+        for setting in ("participation", "batch_size", "learning_rate"):
+            assert getattr(task.settings, setting) == getattr(recipe.settings, setting)
+        assert sum(parameter.numel() for parameter in task.model.parameters()) == base
         assert task.train[0].inputs.shape == (2, *image)
     pixels = shapes.shards(2, 50, (3, 4, 4), seed=0)[0].inputs
     assert torch.equal((pixels * 255).round() / 255, pixels)

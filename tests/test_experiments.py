@@ -192,6 +192,26 @@ def test_names_that_do_not_exist_are_told_with_those_that_do() -> None:
         experiments.collect("methods", Path("nowhere"), seeds=0)
 
 
+def test_stored_results_are_of_the_rows_as_they_are() -> None:
+    folder = stored_results()
+    columns = [task for task in tasks.TASKS if (folder / task).is_dir()]
+    rows = {row.name for table in experiments.TABLES.values() for row in table.rows}
+    assert {path.name for task in columns for path in (folder / task).iterdir()} <= rows
+    for table in experiments.TABLES:
+        experiments.collect(table, folder, columns)  # a file of another configuration is refused
+
+
+# Of each table as it is printed: the sum of its means and that of its deviations.
+SUMS = {"methods": (5210.8, 116.7), "rho-and-c": (1103.8, 0), "convlora": (772.9, 0), "adaptors": (1240.4, 0)}
+
+
+@pytest.mark.parametrize("table", [METHODS, RHO_AND_C, CONVLORA, ADAPTORS], ids=lambda table: table.name)
+def test_no_digit_of_the_papers_numbers_is_another(table: experiments.Table) -> None:
+    values = [value for numbers in table.paper.values() for value in numbers.values()]
+    sums = (sum(value.mean for value in values), sum(value.sd or 0 for value in values))
+    assert sums == pytest.approx(SUMS[table.name], abs=0.01)
+
+
 # Rows become methods.
 
 

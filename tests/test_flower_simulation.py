@@ -87,3 +87,20 @@ def test_a_client_reads_its_own_file(simulation: ModuleType, three: Task, tmp_pa
             assert torch.equal(tensor, wanted)
     with pytest.raises(FileNotFoundError):
         own.train[0]
+
+
+@pytest.mark.parametrize("client", range(3))
+def test_the_app_has_each_clients_own_data_and_all_else_as_everybody(
+    simulation: ModuleType, tmp_path: Path, client: int
+) -> None:
+    config = {"method": "floral", "rounds": 2, "evaluate-every": 1, "num-clients": 3}
+    everybody = simulation.whole(config)
+    simulation.deal(tmp_path, everybody.task)
+    from app.digits import make  # the neighbours are on the path now
+
+    own = make({**config, "data": str(tmp_path / f"client-{client}" / "data.safetensors")})
+    for kind in ("train", "test"):
+        pair = getattr(own.task, kind)[client], getattr(everybody.task, kind)[client]
+        assert all(map(torch.equal, *pair))
+    assert (own.task.settings, own.seed) == (everybody.task.settings, everybody.seed)
+    assert own.method.options() == everybody.method.options()

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -121,6 +122,11 @@ class NoBegin(Shared):
         return client.private
 
 
+class Early(Shared):
+    def begin(self, client: Roles, losses: Tensor | None) -> Roles:
+        return client.map(torch.zeros_like)
+
+
 class NoGradients(Shared):
     def precondition(self, client: Roles, gradients: Roles) -> Any:
         return gradients._replace(shared={})
@@ -154,6 +160,7 @@ class Ended(Shared):
         (OneLoss, r"OneLoss\.losses returns the shape \(\) for 3 samples; .* \(3,\), .* \(1,\)"),
         (NoEnd, r"NoEnd\.finish returns None; it must return Roles"),
         (NoBegin, r"NoBegin\.begin returns \{\}; it must return Roles"),
+        (Early, r"Early\.begin changes what is shared or clustered.* write the others in finish"),
         (NoGradients, r"NoGradients\.precondition returns other names"),
         (Start, r"Start looks at start.*remembers_start = True"),
         (Ended, r"Ended looks at start.*remembers_start = True"),
@@ -193,8 +200,12 @@ class Rounded(Shared):
 
 
 class Begun(Shared):
+    def initialise(self, clusters: Tensor, seed: int) -> Roles:
+        own = {"own": torch.ones(len(clusters), 2, dtype=torch.float64)}
+        return super().initialise(clusters, seed)._replace(private=own)
+
     def begin(self, client: Roles, losses: Tensor | None) -> Roles:
-        return client.map(lambda tensor: tensor / (1 + tensor.abs().max()))
+        return client._replace(private={n: t / (1 + t.abs().max()) for n, t in client.private.items()})
 
 
 class FromTheMean(Shared):
@@ -662,3 +673,18 @@ def test_a_verb_that_is_put_on_an_object_sees_every_gradient(task: Task) -> None
     method = methods.FedAvg(task.model)
     method.precondition = half  # type: ignore[method-assign]
     agree(*(train(task, method, engine=engine, rounds=1) for engine in ("fast", "loop")))
+
+
+class Pulled(Shared):
+    """With a setting of its own, and one that it keeps under another name."""
+
+    def __init__(self, model: nn.Module, strength: float, other: int = 1) -> None:
+        self.model, self.strength, self.kept = model, strength, other
+
+
+def test_a_run_is_not_resumed_with_another_setting_of_ones_own(task: Task, tmp_path: Path) -> None:
+    method = Pulled(task.model, 0.1)
+    assert method.options() == {"strength": 0.1}
+    assert train(task, method, rounds=1, checkpoints=tmp_path).history.config["strength"] == 0.1
+    with pytest.raises(InputError, match=r"strength is 100\.0, but the run that is to be resumed has 0\.1"):
+        train(task, Pulled(task.model, 100.0), rounds=2, checkpoints=tmp_path)

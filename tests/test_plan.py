@@ -1,5 +1,6 @@
 """Which samples a stack uses in which step: each client its own, each once an epoch, and no others."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from floral_lite.federation.vmapped import vmapped_step
 from floral_lite.methods import Method
 from floral_lite.roles import Roles
 
-from .federations import agree, first_state, make_task, normal
+from .federations import agree, first_state, identical, make_task, normal
 
 NUMBER = 4  # of the round
 
@@ -246,3 +247,27 @@ def test_any_federation_comes_to_the_same_on_both_engines(
         train(task, method, seed=seed, engine=engine, max_memory=max_memory) for engine in ("fast", "loop")
     )
     agree(fast, loop)
+
+
+def test_federations_that_differ_in_one_number_do_not_agree(ragged_task: Task) -> None:
+    """What holds two runs together in all these tests."""
+    method = methods.FLoRAL(ragged_task.model, num_clusters=3, rank=1)
+    one = train(ragged_task, method)
+    last = one.history.rounds[-1]
+    others = [
+        one._replace(state=one.state._replace(**{role: {**tensors, name: tensors[name] + 1e-8}}))
+        for role, tensors in one.state._asdict().items()
+        for name in tensors
+    ]
+    for changed in (
+        replace(last, test_loss=last.test_loss + 1e-8),  # type: ignore[operator]
+        replace(last, client_accuracy=None),
+        replace(last, mixture=[[1.0, 0.0, 0.0]] * 5),
+    ):
+        rounds = [*one.history.rounds[:-1], changed]
+        others.append(one._replace(history=replace(one.history, rounds=rounds)))
+    for same in (agree, identical):
+        same(one, one)
+        for other in others:
+            with pytest.raises(AssertionError):
+                same(one, other)

@@ -442,7 +442,7 @@ def test_a_name_alone_has_no_truth() -> None:
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        # K, C, rounds, participation, batch, client lr, router lr: the paper's
+        # K, C and participation: the paper; rounds, batch and learning rates: the authors' configuration
         ("synthetic-linear", (10, 2, 2000, 1.0, 4, 0.1, 0.1)),
         ("synthetic-mlp", (20, 4, 2000, 1.0, 8, 0.03, 0.1)),
         ("synthetic-mlp-norm", (20, 4, 2000, 1.0, 5, 0.03, 0.1)),

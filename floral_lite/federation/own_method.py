@@ -61,6 +61,13 @@ def check_own(method: Method, state: Roles, task: Task, engine: str) -> None:
             f"{kind}.{verb} returns {'other names than it was given' if after else after}; it must return "
             "Roles with the same names, such as client._replace(private={**client.private, ...})",
         )
+        if verb == "begin":
+            sent = (roles._replace(private={}).tensors() for roles in (after, two.at(0)))
+            require(
+                all(map(torch.equal, *sent)),
+                f"{kind}.begin changes what is shared or clustered, but before the local steps only private "
+                "parameters may change: write the others in finish",
+            )
     if isinstance(method, Routed) and type(method).parts.__module__.startswith("floral_lite."):
         private = two.at(0).private
         require(

@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from inspect import signature
 from typing import ClassVar
 
 import torch
@@ -43,7 +44,7 @@ def some_trainable(model: nn.Module) -> dict[str, Tensor]:
 
 
 def added_up(part: Part) -> Tensor:
-    """The parameter itself, also where a method gives its base and its adaptors apart."""
+    """The parameter itself, also where a method gives base and adaptors apart."""
     return part if isinstance(part, Tensor) else part.merged()
 
 
@@ -94,8 +95,7 @@ class Method(ABC):
         >>> from floral_lite import tasks, train
         >>> task = tasks.load("digits-rotate", num_clients=4)
         >>> ends = [train(task, HalfBack(task.model), engine=way, rounds=2).state for way in ("fast", "loop")]
-        >>> pairs = zip(*(end.tensors() for end in ends))
-        >>> all(torch.allclose(one, other, atol=1e-5) for one, other in pairs)
+        >>> all(torch.allclose(*pair, atol=1e-5) for pair in zip(*(end.tensors() for end in ends)))
         True
     """
 
@@ -159,7 +159,7 @@ class Method(ABC):
         return sample_loss(outputs[0])
 
     def predict(self, client: Roles, outputs: list[Tensor], classifies: bool) -> Tensor:
-        """The outputs that are tested.
+        """The outputs that are tested; `personal_model` refuses a rule of one's own as a mixture of networks.
 
         Args:
             client: its parameters.
@@ -204,9 +204,7 @@ class Method(ABC):
         return []
 
     def begin(self, client: Roles, losses: Tensor | None) -> Roles:
-        """What a client does before its local steps; only private parameters may change.
-
-        Like `parts` it also serves a stack of clients.
+        """What a client, or a stack of them, does before its local steps; only private tensors may change.
 
         Args:
             client: its parameters.
@@ -246,5 +244,6 @@ class Method(ABC):
         return None
 
     def options(self) -> dict[str, object]:
-        """The method's own settings, for the record of a run."""
-        return {}
+        """The settings that a run's record names, and resumed runs must have: those the constructor keeps."""
+        taken = [*signature(type(self)).parameters][1:]
+        return {name: vars(self)[name] for name in taken if name in vars(self)}

@@ -46,7 +46,7 @@ def read_arrays(images_name: str, images: Array, labels_name: str, labels: Array
         inputs.dim() >= 2 and targets.dim() == 1 and len(inputs) == len(targets) > 0,
         f"{images_name} has shape {tuple(inputs.shape)} and {labels_name} has {tuple(targets.shape)}; they "
         "must be (N, ...), such as (N, channels, H, W), and (N,), which is labels.argmax(1) of one-hot ones, "
-        "with the same N of at least 1",
+        "with the same N of at least 1; numbers to predict need a loss, as from_clients(..., loss=...) takes",
     )
     require(
         not targets.is_floating_point() and int(targets.min()) >= 0,
@@ -75,8 +75,9 @@ def as_tensor(name: str, array: Array) -> Tensor:
     except (TypeError, ValueError, RuntimeError) as error:
         raise InputError(
             f"{name} cannot be read as one array of numbers ({error}); give a tensor, a numpy array or a "
-            "list of numbers, all samples of the same shape; names of classes become numbers with "
-            "np.searchsorted(classes, labels), where classes = np.unique(the labels of all clients)"
+            "list of numbers, all samples of the same shape (pad shorter texts); names of classes become "
+            "numbers with np.searchsorted(classes, labels), where classes = np.unique(the labels of all "
+            "clients)"
         ) from error
     return _real(name, tensor)
 

@@ -75,7 +75,8 @@ def test_a_chapter_takes_no_port_that_another_program_could_take_first(tmp_path:
 
 def test_the_build_finds_what_was_run_in_the_cache(tmp_path: Path) -> None:
     path = notebook(tmp_path, "1 + 1")
-    execute.execute_all([path], tmp_path / "cache")
+    for _ in range(2):  # what was run before is replaced
+        execute.execute_all([path], tmp_path / "cache")
     gc.collect()  # Python 3.13 warns of a database that is left open
     cache = get_cache(tmp_path / "cache")
     record = cache.match_cache_notebook(nbformat.read(path, as_version=4))

@@ -197,6 +197,7 @@ def test_the_book_has_mathematics_pictures_and_sliders(site: str) -> None:
     assert 'class="math notranslate' in html
     assert "<img" in html
     assert 'class="floral-slider"' in html
+    assert 'class="floral-explorer"' in html
 
 
 def test_search_finds_preconditioning(site: str, browser: BrowserContext) -> None:
