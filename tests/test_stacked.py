@@ -257,10 +257,10 @@ class Slower(methods.FedAvg):
 
     def __init__(self, model: nn.Module, share: float, kept: Callable[[float], Any] = float) -> None:
         super().__init__(model)
-        self.share = kept(share)
+        self.slowed = kept(share)
 
     def precondition(self, client: Roles, gradients: Roles) -> Roles:
-        return gradients.map(lambda slope: float(torch.as_tensor(self.share).sum()) * slope)
+        return gradients.map(lambda slope: float(torch.as_tensor(self.slowed).sum()) * slope)
 
 
 class SlowlyTuned(methods.FineTuned):

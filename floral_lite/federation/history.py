@@ -27,7 +27,8 @@ class Round:
         client_loss: test loss of each client.
         client_accuracy: test accuracy of each client.
         mixture: pi of each client, K lists of C numbers (C = 1 where the method mixes nothing).
-        mismatch: distance of the mixtures from the true clusters, 0 to 2.
+        mismatch: distance of the mixtures from the true clusters, 0 to 2; where the task knows of none, from
+            one cluster for all, which says nothing.
         seconds: of the round's training, without evaluation; of runs side by side an equal share. The engines
             do not count the asking.
     """
