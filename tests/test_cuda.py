@@ -1,5 +1,6 @@
 """The engine on an NVIDIA GPU; all is skipped where there is none."""
 
+import random
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -107,6 +108,28 @@ def test_where_recording_fails_layers_still_draw_and_so_does_the_user() -> None:
         on_cuda(task, Looking(task.model))
         torch.cuda.manual_seed(1)
         assert torch.equal(torch.rand(3, device="cuda"), first)
+
+
+class Skipped(nn.Linear):
+    """Is left out every other time, as Python's generator says."""
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return super().forward(inputs) if not self.training or random.random() < 0.5 else inputs
+
+
+def test_a_step_that_python_decides_on_is_run_as_it_comes(caplog: pytest.LogCaptureFixture) -> None:
+    task = make_task(lambda: nn.Sequential(Skipped(4, 4), nn.Linear(4, 3)), normal(4))
+    before = random.getstate()
+    on_cuda(task, methods.FedAvg(task.model))
+    assert caplog.text.count("from Python's or NumPy's generator") == 1
+    random.setstate(before)
+
+
+def test_a_loss_with_weights_of_labels_is_taken_there() -> None:
+    weight = torch.tensor([1.0, 2.0, 0.5], dtype=torch.float64)
+    task = make_task(lambda: nn.Linear(4, 3), normal(4), loss=nn.CrossEntropyLoss(weight=weight))
+    method = methods.FLoRAL(task.model, 3, rank=1)
+    agree(on_cuda(task, method), train(task, method, engine="loop", seed=1), 1e-9)
 
 
 def test_a_client_is_taken_out_of_a_run_on_cuda() -> None:
