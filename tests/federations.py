@@ -9,6 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map
 
 from floral_lite import Federation, Settings, Shard, Task
 from floral_lite.federation import engine
@@ -145,12 +147,57 @@ def standing(task: Task, method: Method, federation: Federation, seed: int = 0) 
     }
 
 
+class Tape(TorchDispatchMode):
+    """Hears which kernels are run on which memory while it is entered, and runs them again without Python."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kernels: list[tuple[Any, Any, Any, dict[int, Tensor]]] = []
+
+    def __torch_dispatch__(self, kernel: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run it; what reads a number, as `item` does, cannot be heard."""
+        kwargs = kwargs or {}
+        if kernel is torch.ops.aten._local_scalar_dense.default:
+            raise RuntimeError("operation not permitted when stream is capturing")
+        as_they_are = tree_map(_here, (args, kwargs))
+        made = kernel(*args, **kwargs)
+        given = {one.untyped_storage().data_ptr() for one in tree_leaves(as_they_are) if _is_tensor(one)}
+        new = {
+            place: _here(one)
+            for place, one in enumerate(tree_leaves(made))
+            if _is_tensor(one) and one.untyped_storage().data_ptr() not in given
+        }
+        self.kernels.append((kernel, *as_they_are, new))
+        return made
+
+    @torch.no_grad()
+    def replay(self) -> None:
+        """The same kernels on the same memory."""
+        for kernel, args, kwargs, new in self.kernels:
+            made = tree_leaves(kernel(*args, **kwargs))
+            for place, one in new.items():
+                one.copy_(made[place])
+
+
+def _is_tensor(value: object) -> bool:
+    return isinstance(value, Tensor)
+
+
+def _here(value: Any) -> Any:
+    """The same memory in the shape that it has now."""
+    return value.detach() if _is_tensor(value) else value
+
+
 def replayed(step: Step, client: Roles, velocity: Roles, batch: Batch, start: Roles) -> Recorded:
-    """A step that reads and writes the same memory each time, as a CUDA graph does, on any device."""
+    """A step that is recorded once and replayed, as a CUDA graph is, on any device."""
     given = {name: tensor.clone() for name, tensor in batch._asdict().items() if tensor is not None}
     fixed = batch._replace(**given)
-    losses = torch.empty(len(batch.inputs), dtype=client.tensors()[0].dtype)
-    return Recorded(fixed, lambda: losses.copy_(step(client, velocity, fixed, start)), losses)
+    before, tape = (client.map(torch.clone), velocity.map(torch.clone)), Tape()
+    with torch.random.fork_rng(devices=[]), tape:
+        losses = step(client, velocity, fixed, start)
+    for roles, values in zip((client, velocity), before, strict=True):
+        roles.copy_(values)
+    return Recorded(fixed, tape.replay, losses)
 
 
 def watch_stacks(monkeypatch: pytest.MonkeyPatch, told: Callable[[Job], int]) -> list[list[int]]:

@@ -484,6 +484,15 @@ def test_steps_that_are_recorded_once_and_replayed(
         compare(task, methods.FLoRAL(task.model, 3, rank=1, router=NOISY))
 
 
+@pytest.mark.parametrize("name", METHODS | HOOKED)
+def test_every_methods_steps_can_be_recorded(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The networks take turns; in a replayed step Python decides nothing."""
+    monkeypatch.setattr(rounds, "Steps", lambda _, beside: Steps(replayed, beside))
+    network = list(NETWORKS)[list(METHODS | HOOKED).index(name) % len(NETWORKS)]
+    task = task_of(network)
+    compare(task, (METHODS | HOOKED)[name](task.model))
+
+
 @pytest.mark.parametrize("which", ["fedprox", "fine-tuned"])
 @pytest.mark.parametrize("limit", [2, 10**9])
 def test_recorded_steps_find_what_their_method_remembers_and_leave_what_is_tested(
