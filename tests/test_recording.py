@@ -106,6 +106,7 @@ def test_smaller_stacks_take_the_memory_of_the_largest_and_all_is_freed_together
             client, *_ = each.fixed(given, nothing, nothing)
             assert torch.equal(client.shared["w"], given.shared["w"])
             places.add(client.tensors()[0].data_ptr())
+            each.fixed(Roles({"w": torch.rand(9, 3)}, {}, {}), nothing, nothing)  # another kind, in turns
         assert len(places) == 2  # of 2 clients, and of 5
         kept.append(weakref.ref(client.shared["w"].untyped_storage()))
         del client, given

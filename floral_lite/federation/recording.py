@@ -61,8 +61,8 @@ class Steps:
         tensors = [tensor for roles in given for tensor in roles.tensors()]
         num_clients, kind = len(tensors[0]), _shapes([tensor[0] for tensor in tensors])
         if kind not in self._fixed or len(self._fixed[kind][0].tensors()[0]) < num_clients:
-            self._fixed.clear()  # with what was recorded on the smaller one's
-            self._recorded.clear()
+            if kind in self._fixed:
+                self._recorded.clear()  # else what was recorded on the smaller one's memory would hold it
             self._fixed[kind] = given
         client, velocity, start = (roles.at(slice(num_clients)) for roles in self._fixed[kind])
         for roles, values in zip((client, velocity, start), given, strict=True):
@@ -121,7 +121,7 @@ def record_on_cuda(step: Step, client: Roles, velocity: Roles, batch: Batch, sta
                 for _ in range(3):
                     step(client, velocity, fixed, start)
             here.wait_stream(aside)
-            if str(python_draws()) != str(drawn):
+            if str(python_draws()) != str(drawn):  # NumPy's state has an array, which compares by element
                 raise RuntimeError("they draw from Python's or NumPy's generator, which no graph asks again")
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph):

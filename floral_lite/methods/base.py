@@ -159,7 +159,7 @@ class Method(ABC):
         return sample_loss(outputs[0])
 
     def predict(self, client: Roles, outputs: list[Tensor], classifies: bool) -> Tensor:
-        """The outputs that are tested; `personal_model` refuses a rule of one's own as a mixture of networks.
+        """The outputs that are tested; of several networks `personal_model` refuses a rule of one's own.
 
         Args:
             client: its parameters.
