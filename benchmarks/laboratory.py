@@ -25,6 +25,8 @@ def restart(laboratory: Laboratory, budget: float) -> tuple[float, float]:
     """Seconds, of the clock and of the processor, from a new value of the slider to the curves of its run."""
     begin, busy = time.perf_counter(), time.process_time()
     laboratory.controls["budget"].value = budget
+    if not laboratory.training.running:  # the run before had ended, and then a slider begins nothing
+        laboratory.run()
     while f"rho = {budget:.0%}" not in laboratory.table.value:
         time.sleep(0.002)
     return time.perf_counter() - begin, time.process_time() - busy

@@ -328,6 +328,17 @@ def test_the_laboratory_is_measured_over_restarts(benchmark: Any) -> None:
     assert found["threads_after_stop"] <= before
 
 
+def test_a_slider_is_measured_also_where_the_run_before_had_ended(benchmark: Any) -> None:
+    script = benchmark("laboratory")
+    laboratory = script.Laboratory()
+    laboratory.run()
+    laboratory.stop()
+    laboratory.training.wait(60)
+    assert script.restart(laboratory, 0.2)[0] > 0
+    laboratory.stop()
+    laboratory.training.wait(60)
+
+
 def test_the_laboratorys_grid_is_saved_line_by_line_and_goes_on(
     benchmark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
