@@ -160,8 +160,8 @@ def run(
                 runs,
                 settings,
                 device,
-                folder=checkpoints,
-                every=checkpoint_every,
+                checkpoints=checkpoints,
+                checkpoint_every=checkpoint_every,
                 engine=cast(Engine, engine),
                 max_memory=None if max_memory is None else int(max_memory * 10**9),
             ):

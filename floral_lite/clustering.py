@@ -88,12 +88,13 @@ def find_clusters(gradients: Sequence[Tensor], num_clusters: int, seed: int = 0)
     random = np.random.default_rng(seed)
     tried = []
     for d in (d for d in DIRECTIONS if d <= min(num_clients // 2, places.shape[1])):
-        left, clusters = unexplained(places[:, :d], num_clusters, seed, starts=10)
+        log_share, clusters = unexplained(places[:, :d], num_clusters, seed, starts=10)
         noise = [
             unexplained(white(random.standard_normal((num_clients, d))), num_clusters, seed, starts=1)[0]
             for _ in range(NUM_NOISE)
         ]
-        effect = float((np.mean(noise) - left) / (np.std(noise) * math.sqrt(num_clients)))
+        # (mean of log u_noise - log u) / (deviation of log u_noise * sqrt(K))
+        effect = float((np.mean(noise) - log_share) / (np.std(noise) * math.sqrt(num_clients)))
         tried.append(Found(torch.from_numpy(clusters).long(), effect))
     return max(tried, key=lambda found: found.effect, default=None)
 
@@ -122,9 +123,10 @@ def directions(gradients: Sequence[Tensor]) -> Tensor:
             total += gram / gram.trace()
     # every client counts alike; with little data a gradient is long
     length = total.diagonal().clamp(min=1e-12).sqrt()
-    angles = total / length / length[:, None]
-    angles = angles - angles.mean(dim=0)
-    variances, columns = torch.linalg.eigh(angles - angles.mean(dim=1, keepdim=True))
+    cosines = total / length / length[:, None]
+    # places along the eigenvectors of centred products
+    cosines = cosines - cosines.mean(dim=0)
+    variances, columns = torch.linalg.eigh(cosines - cosines.mean(dim=1, keepdim=True))
     seen = variances > 1e-9 * variances.max().clamp(min=1e-9)
     by_variance: Tensor = columns[:, seen].flip(1)
     return by_variance

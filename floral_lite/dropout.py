@@ -22,6 +22,9 @@ DROPOUTS: dict[Callable[..., Any], int | None] = {
     functional.dropout3d: 2,
 }
 
+# SplitMix64's factors (Steele et al., 2014), less 2^64, since torch's 64-bit integers have a sign.
+GAMMA, FIRST, SECOND = (n - 2**64 for n in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
+
 
 class Dropout(TorchFunctionMode):
     """While it is entered, torch's dropout functions take their masks from a key.
@@ -75,7 +78,7 @@ def keep(key: Tensor, shape: tuple[int, ...], p: float) -> Tensor:
         torch.Size([2, 3])
     """
     positions = torch.arange(prod(shape), device=key.device)
-    bits = _scramble(key[..., None] + positions * -7046029254386353131)
+    bits = _scramble(key[..., None] + positions * GAMMA)
     # the upper 24 bits as a number in [0, 1)
     uniform = ((bits >> 40) & 0xFFFFFF).float() / 2**24
     return (uniform >= p).reshape(*key.shape, *shape)
@@ -89,6 +92,6 @@ def next_key(key: Tensor) -> Tensor:
 def _scramble(numbers: Tensor) -> Tensor:
     """SplitMix64's last steps: neighbouring 64-bit integers become unrelated ones."""
     # >> keeps the sign, so its copies are cut off
-    numbers = (numbers ^ ((numbers >> 30) & 0x3FFFFFFFF)) * -4658895280553007687
-    numbers = (numbers ^ ((numbers >> 27) & 0x1FFFFFFFFF)) * -7723592293110705685
+    numbers = (numbers ^ ((numbers >> 30) & 0x3FFFFFFFF)) * FIRST
+    numbers = (numbers ^ ((numbers >> 27) & 0x1FFFFFFFFF)) * SECOND
     return numbers ^ ((numbers >> 31) & 0x1FFFFFFFF)

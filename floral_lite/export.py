@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from .adaptors import LowRankAdaptor, factors_of
 from .errors import require
-from .factored import Mixture
+from .factored import AdaptedParameter
 from .files import write_whole
 from .floral import Floral
 from .saving import check_floral
@@ -57,7 +57,7 @@ def export_peft(model: Floral, folder: str | Path, mixture: Tensor | Sequence[fl
         )
         prefix = f"base_model.model.{layer_name}"
         factors = factors_of(name, adaptor, clustered)
-        own = Mixture(model.base.get_parameter(name), adaptor, factors, mixture)
+        own = AdaptedParameter(model.base.get_parameter(name), adaptor, factors, mixture)
         if not isinstance(adaptor, LowRankAdaptor):
             tensors[f"{prefix}.lora_B.bias"] = own.delta()
             continue

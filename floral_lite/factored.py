@@ -18,7 +18,7 @@ from .adaptors import Adaptor, LowRankAdaptor
 from .adaptors.vector import mixed
 
 
-class Mixture:
+class AdaptedParameter:
     """One parameter with the mixture of its adaptors: u + sum_c pi_c a_c, not yet added up.
 
     Args:
@@ -71,7 +71,7 @@ class Blend:
 Choice = tuple[float, Callable[[], Tensor]]
 
 
-def linear(weight: Mixture, inputs: Tensor, bias: Tensor | None = None) -> Choice:
+def linear(weight: AdaptedParameter, inputs: Tensor, bias: Tensor | None = None) -> Choice:
     """Linear: y = W x + b + (pi U) V^T x."""
     out_features, in_features = weight.adaptor.shape
     batch = inputs.numel() // in_features
@@ -85,7 +85,7 @@ def linear(weight: Mixture, inputs: Tensor, bias: Tensor | None = None) -> Choic
 
 
 def embedding(
-    weight: Mixture, words: Tensor, padding_idx: int | None = None, *args: Any, **kwargs: Any
+    weight: AdaptedParameter, words: Tensor, padding_idx: int | None = None, *args: Any, **kwargs: Any
 ) -> Choice:
     """The word's vector, plus its coefficients V times (pi U)^T."""
 
@@ -103,7 +103,7 @@ def embedding(
 
 def convolution(
     function: Callable[..., Tensor],
-    weight: Mixture,
+    weight: AdaptedParameter,
     inputs: Tensor,
     bias: Tensor | None = None,
     stride: int | tuple[int, ...] = 1,
@@ -131,7 +131,7 @@ def convolution(
 
 def transposed_convolution(
     function: Callable[..., Tensor],
-    weight: Mixture,
+    weight: AdaptedParameter,
     inputs: Tensor,
     bias: Tensor | None = None,
     stride: int | tuple[int, ...] = 1,
@@ -158,7 +158,7 @@ def transposed_convolution(
     return positions * (cost_of_v + cost_of_u), run
 
 
-def _along_own_sides(weight: Mixture, **settings: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+def _along_own_sides(weight: AdaptedParameter, **settings: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     """The settings for convolving with U and with V: neutral along sides that are not the factor's own."""
     adaptor = weight.adaptor
     assert isinstance(adaptor, LowRankAdaptor)
@@ -179,7 +179,7 @@ def _along_own_sides(weight: Mixture, **settings: Any) -> tuple[dict[str, Any], 
     return own(adaptor.rows), own(adaptor.columns)
 
 
-def as_kernels(weight: Mixture) -> tuple[Tensor, Tensor]:
+def as_kernels(weight: AdaptedParameter) -> tuple[Tensor, Tensor]:
     """The stacked factors as kernels (C R, channels, k_1, k_2), of size 1 along sides that are not theirs."""
     adaptor = weight.adaptor
     assert isinstance(adaptor, LowRankAdaptor)

@@ -14,7 +14,7 @@ from .adaptors import Convolution, Initialisation, Norms, Options, Statistics
 from .centering import center
 from .copies import copied
 from .errors import require
-from .factored import Mixture
+from .factored import AdaptedParameter
 from .mixing import Mixing, Route
 from .roles import joined
 from .router import Router, check_rule, check_simplex, uniform_logits
@@ -174,7 +174,9 @@ class Floral(nn.Module):
         """The forward pass under a mode that decides, call by call, how to mix; compilers cannot trace it."""
         base, clustered = dict(self.base.named_parameters()), self.clustered()
         mixtures = {
-            name: Mixture(base[name], adaptor, adaptors.factors_of(name, adaptor, clustered), mixture)
+            name: AdaptedParameter(
+                base[name], adaptor, adaptors.factors_of(name, adaptor, clustered), mixture
+            )
             for name, adaptor in self.plan.items()
         }
         own = dict(self.statistics.named_buffers())

@@ -17,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 
 from .adaptors import LowRankAdaptor, Statistics, batch_nora, batch_statistics
 from .errors import check_choice
-from .factored import FACTORED, Mixture
+from .factored import FACTORED, AdaptedParameter
 
 Route = Literal["auto", "merged", "factored"]
 
@@ -35,7 +35,10 @@ class Mixing(TorchFunctionMode):
     """
 
     def __init__(
-        self, mixtures: Mapping[str, Mixture], statistics: Mapping[str, Statistics], route: Route = "auto"
+        self,
+        mixtures: Mapping[str, AdaptedParameter],
+        statistics: Mapping[str, Statistics],
+        route: Route = "auto",
     ) -> None:
         super().__init__()
         check_choice("mixing", route, Route)
@@ -56,9 +59,9 @@ class Mixing(TorchFunctionMode):
             return self._batch_nora(*args, **kwargs)
         weight = self._mixtures.get(id(args[1])) if len(args) > 1 else None
         if weight is not None and function in FACTORED and self.route != "merged":
-            outputs, choice = FACTORED[function]
+            output_axis, choice = FACTORED[function]
             # a weight may also be read backwards, as an embedding's is by the linear layer that it is tied to
-            if isinstance(weight.adaptor, LowRankAdaptor) and weight.adaptor.rows[0] == outputs:
+            if isinstance(weight.adaptor, LowRankAdaptor) and weight.adaptor.rows[0] == output_axis:
                 inputs, *rest = self._merged((args[0], *args[2:]))
                 cost, run = choice(weight, inputs, *rest, **self._merged(kwargs))
                 if self.route == "factored" or cost < prod(weight.adaptor.shape):

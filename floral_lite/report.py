@@ -6,6 +6,7 @@ from statistics import fmean, stdev
 import numpy as np
 import pandas as pd
 
+from .errors import require
 from .federation.history import History
 
 
@@ -67,7 +68,14 @@ def over_seeds(histories: Sequence[History]) -> str:
 
     Returns:
         Test accuracies in per cent, or test losses where the task has no labels.
+
+    Raises:
+        InputError: there are fewer than two runs, or one was not evaluated yet.
     """
+    require(
+        len(histories) > 1,
+        f"histories holds {len(histories)}; a deviation needs two: train with more seeds",
+    )
     lasts = [history.last_evaluated for history in histories]
     accuracies = [last.test_accuracy for last in lasts if last.test_accuracy is not None]
     if not accuracies:

@@ -63,7 +63,7 @@ def smallest_offset(
         >>> smallest_offset(4, smoothness=2.0, evenness=0.5)
         tensor(96.)
     """
-    # eta_t0 <= 2 eta_t within a round, and 4 L eta_t p(k | c) <= p_hat(k | c) / 2
+    # s = max(3 H, 8 alpha L / U_c): eta_t0 <= 2 eta_t in a round, and 4 L eta_t p(k | c) <= p_hat(k | c) / 2
     needed = torch.as_tensor(8 * rate * smoothness / evenness)
     return torch.maximum(needed, torch.as_tensor(3 * local_steps))
 

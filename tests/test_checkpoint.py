@@ -76,7 +76,7 @@ def assert_resumed_is_uninterrupted(
     *_, whole = stacked_rounds(runs, settings, engine=engine)
 
     def rounds() -> Any:
-        return checkpointed_rounds(runs, settings, folder=folder, every=2, engine=engine)
+        return checkpointed_rounds(runs, settings, checkpoints=folder, checkpoint_every=2, engine=engine)
 
     for _ in islice(rounds(), interrupted_after):
         pass
@@ -523,7 +523,7 @@ def test_a_run_that_is_killed_early_goes_on_from_its_first_round(ragged_task: Ta
     method = make("fedavg", ragged_task)
     whole = train(ragged_task, method, rounds=3)
     rounds = checkpointed_rounds(
-        [Run(ragged_task, method, 0)], ragged_task.settings.with_changes(rounds=3), folder=tmp_path
+        [Run(ragged_task, method, 0)], ragged_task.settings.with_changes(rounds=3), checkpoints=tmp_path
     )
     next(rounds)
     rounds.close()  # type: ignore[attr-defined]

@@ -98,6 +98,8 @@ def test_what_is_told_of_several_seeds_is_of_their_last_rounds() -> None:
     assert report.over_seeds(histories) == "accuracy 80.0 +- 14.1 %"
     losses = [made_up([9.0], [score], regression=True) for score in (1.0, 3.0)]
     assert report.over_seeds(losses) == "test loss 2.0000 +- 1.4142"
+    with pytest.raises(InputError, match="histories holds 1; a deviation needs two"):
+        report.over_seeds(histories[:1])
     with tqdm(total=5) as bar:
         cli.show_progress(bar, histories)
         assert bar.postfix == "loss=2.000, accuracy=80.0%"
@@ -166,8 +168,8 @@ def test_how_it_is_computed_and_kept_is_what_was_said(
     monkeypatch.setattr(cli, "checkpointed_rounds", lambda *runs, **options: given.update(options) or [])
     command = ["run", "synthetic-linear", "--rank", "1", "--engine", "loop", "--max-memory", "1.5"]
     assert call(monkeypatch, *command, "--checkpoint-every", "3", "--out", str(tmp_path / "run")) == 0
-    wanted = {"every": 3, "engine": "loop", "max_memory": 1_500_000_000}
-    assert given == wanted | {"folder": tmp_path / "run" / "checkpoints"}
+    wanted = {"checkpoint_every": 3, "engine": "loop", "max_memory": 1_500_000_000}
+    assert given == wanted | {"checkpoints": tmp_path / "run" / "checkpoints"}
 
 
 def test_any_setting_and_any_option_of_the_method_can_be_named(

@@ -49,7 +49,7 @@ def a_run() -> Run:
 def resume(folder: Path) -> None:
     """What a run begins with; its rounds are done."""
     run = a_run()
-    for _ in checkpointed_rounds([run], run.task.settings, folder=folder):
+    for _ in checkpointed_rounds([run], run.task.settings, checkpoints=folder):
         pass
 
 

@@ -13,7 +13,7 @@ from torch.nn import functional
 from floral_lite import Federation, InputError, Settings, Shard, Task, methods, train
 from floral_lite.adaptors import KINDS, Convolution, VectorAdaptor
 from floral_lite.data import FlipAndCrop
-from floral_lite.factored import Blend, Mixture
+from floral_lite.factored import AdaptedParameter, Blend
 from floral_lite.federation import aggregate, engine, evaluation, memory, rounds
 from floral_lite.federation.aggregate import Sums
 from floral_lite.federation.batch import MEANS
@@ -400,18 +400,18 @@ def test_weights_are_merged_or_run_as_factors_whichever_costs_less(monkeypatch: 
     """Elsewhere the comparison would be of one route only."""
     merged, factored = set(), set()
 
-    def merged_of_stack(self: Mixture) -> Tensor:
+    def merged_of_stack(self: AdaptedParameter) -> Tensor:
         if self.mixture.dim() == 2:
             merged.add(self.adaptor.shape)
         return original_merged(self)
 
-    def stacked(self: Mixture) -> tuple[Tensor, Tensor]:
+    def stacked(self: AdaptedParameter) -> tuple[Tensor, Tensor]:
         factored.add(self.adaptor.shape)
         return original_stacked(self)
 
-    original_merged, original_stacked = Mixture.merged, Mixture.stacked
-    monkeypatch.setattr(Mixture, "merged", merged_of_stack)
-    monkeypatch.setattr(Mixture, "stacked", stacked)
+    original_merged, original_stacked = AdaptedParameter.merged, AdaptedParameter.stacked
+    monkeypatch.setattr(AdaptedParameter, "merged", merged_of_stack)
+    monkeypatch.setattr(AdaptedParameter, "stacked", stacked)
     # counting the memory of a test goes through the layers with more rows than anyone has here
     monkeypatch.setattr(Memory, "clients_tested", lambda *_: 10**9)
     task = task_of("wide")

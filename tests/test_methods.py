@@ -313,7 +313,7 @@ def test_numpys_integers_are_taken_and_recorded_as_ints() -> None:
 def test_a_method_is_told_in_a_line() -> None:
     assert repr(methods.FedAvg(nn.Linear(4, 2))) == "FedAvg()"
     told = repr(methods.FLoRAL(nn.Linear(4, 2), num_clusters=3, rank=1))
-    assert told.startswith("FLoRAL(num_clusters=3, rank=1, budget=None, init='paper', ")
+    assert told.startswith("FLoRAL(num_clusters=3, routing='learned', router={'temperature': 1.0, ")
     assert "\n" not in told
 
 

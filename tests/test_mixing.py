@@ -13,7 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from floral_lite import Floral, InputError
 from floral_lite.adaptors import Options, plan
-from floral_lite.factored import FACTORED, Mixture
+from floral_lite.factored import FACTORED, AdaptedParameter
 
 ROUTES = ("merged", "factored", "auto")
 
@@ -183,7 +183,7 @@ def mixture(layer: nn.Module, kind: Any = "balanced") -> Any:
     """Three adaptors of rank 2 of a layer's weight."""
     adaptor = plan(layer, Options(rank=2, convolution=kind))["weight"]
     factors = adaptor.initialise(3, torch.Generator())
-    return Mixture(layer.get_parameter("weight"), adaptor, factors, torch.full((3,), 1 / 3))
+    return AdaptedParameter(layer.get_parameter("weight"), adaptor, factors, torch.full((3,), 1 / 3))
 
 
 def operations(run: Callable[[], Tensor]) -> int:

@@ -14,6 +14,7 @@ from floral_lite import Floral, InputError, Router, Task, methods, personal_mode
 from floral_lite.adaptors import KINDS, VectorAdaptor
 from floral_lite.factored import Blend
 from floral_lite.methods import ROUTER, Method, Part
+from floral_lite.methods.base import SampleLoss
 from floral_lite.methods.partly_private import PartlyPrivate
 from floral_lite.roles import Roles
 from tests.federations import agree, make_task, normal
@@ -635,6 +636,17 @@ class SoftEnsemble(methods.Ensemble):
         return {name: Blend(models, mixture) for name, models in client.clustered.items()}
 
 
+class HardEnsemble(methods.Ensemble):
+    """It says itself that a client keeps to its one cluster."""
+
+    def only_cluster(self, private: dict[str, Tensor]) -> Tensor:
+        return private[ROUTER].argmax(dim=-1)
+
+
+class SofterEnsemble(SoftEnsemble, HardEnsemble):
+    """It inherits from another class of one's own what does not hold for it."""
+
+
 class Undecided(methods.FLoRAL):
     """After a round a client's router, which began one-hot, is uniform."""
 
@@ -642,8 +654,8 @@ class Undecided(methods.FLoRAL):
         return client._replace(private={ROUTER: torch.zeros_like(client.private[ROUTER])})
 
 
-@pytest.mark.parametrize("take", [SoftEnsemble, Undecided])
-def test_a_subclass_that_gives_other_clusters_weight_keeps_them_all(task: Task, take: Any) -> None:
+@pytest.mark.parametrize("take", [SoftEnsemble, HardEnsemble, SofterEnsemble, Undecided])
+def test_a_subclass_keeps_all_clusters_that_it_gives_weight(task: Task, take: Any) -> None:
     method = take(task.model, num_clusters=2, routing="optimal")
     agree(*(train(task, method, engine=engine) for engine in ("fast", "loop")))
 
@@ -666,12 +678,22 @@ def test_a_weight_of_which_networks_take_several_views_steps_once(task: Task) ->
     agree(fast, loop)
 
 
-def test_a_verb_that_is_put_on_an_object_sees_every_gradient(task: Task) -> None:
-    def half(client: Roles, gradients: Roles) -> Roles:
-        return gradients.map(lambda slope: slope / 2)
+def half(client: Roles, gradients: Roles) -> Roles:
+    """Half of each gradient."""
+    return gradients.map(lambda slope: slope / 2)
 
+
+def tenfold(
+    client: Roles, outputs: list[Tensor], sample_loss: SampleLoss, draws: Tensor | None = None
+) -> Tensor:
+    """Ten times each loss."""
+    return 10 * sample_loss(outputs[0])
+
+
+@pytest.mark.parametrize(("verb", "own"), [("precondition", half), ("losses", tenfold)])
+def test_a_verb_that_is_put_on_an_object_is_followed(task: Task, verb: str, own: Any) -> None:
     method = methods.FedAvg(task.model)
-    method.precondition = half  # type: ignore[method-assign]
+    setattr(method, verb, own)
     agree(*(train(task, method, engine=engine, rounds=1) for engine in ("fast", "loop")))
 
 
@@ -680,6 +702,28 @@ class Pulled(Shared):
 
     def __init__(self, model: nn.Module, strength: float, other: int = 1) -> None:
         self.model, self.strength, self.kept = model, strength, other
+
+
+class StrongProx(methods.FedProx):
+    """With a setting of its own beside the ones that it hands on."""
+
+    def __init__(self, model: nn.Module, strength: float, **handed_on: float) -> None:
+        super().__init__(model, **handed_on)
+        self.strength = strength
+
+
+class TwoModels(methods.Ensemble):
+    """It settles what the method under it leaves open."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__(model, num_clusters=2, routing="optimal")
+
+
+def test_a_subclass_records_its_own_settings_and_those_it_hands_on() -> None:
+    model = nn.Linear(4, 2)
+    assert StrongProx(model, 3.0, proximal=0.5).options() == {"strength": 3.0, "proximal": 0.5}
+    ensemble = methods.Ensemble(model, num_clusters=2, routing="optimal")
+    assert TwoModels(model).options() == ensemble.options()
 
 
 def test_a_run_is_not_resumed_with_another_setting_of_ones_own(task: Task, tmp_path: Path) -> None:

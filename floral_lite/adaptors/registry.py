@@ -186,9 +186,9 @@ def _check_owner(names: list[str]) -> None:
 
 
 def check_num_clusters(num_clusters: int) -> int:
-    """The number of adaptors, or InputError unless it is a whole number of at least 1."""
+    """The number of clusters, or InputError unless it is a whole number of at least 1."""
     num_clusters = whole_number("num_clusters", num_clusters)
-    require(num_clusters >= 1, f"num_clusters is {num_clusters}; there must be at least 1 adaptor: try 4")
+    require(num_clusters >= 1, f"num_clusters is {num_clusters}; it must be at least 1: try 4")
     return num_clusters
 
 

@@ -15,7 +15,7 @@ MEANS = (*OF_LABELS, *ELEMENTWISE)
 
 
 class Batch(NamedTuple):
-    """A step's samples of k clients.
+    """A step's samples of k clients; of one client alone everything is without the axis k.
 
     Attributes:
         inputs: shape (k, B, ...).

@@ -26,8 +26,8 @@ def checkpointed_rounds(
     settings: Settings,
     device: str | torch.device = "cpu",
     *,
-    folder: Path | str,
-    every: int = 10,
+    checkpoints: Path | str,
+    checkpoint_every: int = 10,
     engine: Engine = "fast",
     max_memory: int | None = None,
 ) -> Iterator[list[Federation]]:
@@ -40,8 +40,8 @@ def checkpointed_rounds(
         runs: one a seed; see `stacked_rounds`, as for the others.
         settings: how to train; the number of rounds may have grown.
         device: where to compute; it may have changed, but then the last digits do too.
-        folder: where checkpoints are, one at a time; made if missing.
-        every: rounds between two checkpoints, >= 1.
+        checkpoints: the folder where they are, one at a time; made if missing.
+        checkpoint_every: rounds between two checkpoints, >= 1.
         engine: "fast" or "loop".
         max_memory: bytes for clients in training.
 
@@ -49,20 +49,21 @@ def checkpointed_rounds(
         For each run the history so far and the parameters; first of all those of the checkpoint.
 
     Raises:
-        InputError: the checkpoint is of another configuration, network, loss or number of seeds, `every` is
-            smaller than 1, or nothing can be written in the folder. That the data are the same is not
-            checked, and of loss and augmentation only the name.
+        InputError: the checkpoint is of another configuration, network, loss or number of seeds,
+            checkpoint_every is smaller than 1, or nothing can be written in the folder. That the data are the
+            same is not checked, and of loss and augmentation only the name.
         OSError: the disk is full, say; the older checkpoint is still there.
     """
     require(
-        whole_number("checkpoint_every", every) >= 1, f"checkpoint_every is {every}; it must be at least 1"
+        whole_number("checkpoint_every", checkpoint_every) >= 1,
+        f"checkpoint_every is {checkpoint_every}; it must be at least 1",
     )
-    resumed = load_checkpoint(folder)
+    resumed = load_checkpoint(checkpoints)
     for federations in stacked_rounds(runs, settings, device, resumed, engine, max_memory):
         number = len(federations[0].history.rounds)
         # after the first round too: a folder that cannot be written is told then
-        if number == 1 or number % every == 0 or number == settings.rounds:
-            save_checkpoint(federations, folder)
+        if number == 1 or number % checkpoint_every == 0 or number == settings.rounds:
+            save_checkpoint(federations, checkpoints)
         yield federations
 
 

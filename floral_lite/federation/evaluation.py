@@ -40,7 +40,9 @@ def evaluate_clients(
     first.task.model.eval()
     if not memory.fillable(first.task, first.method, first.state):
         # a model whose samples meet needs its shard whole: scores of parts do not add up
-        return [loop.evaluate_clients(*member[:4], settings, member.seed, number) for member in members]
+        return [
+            loop.evaluate_clients(**member._asdict(), settings=settings, number=number) for member in members
+        ]
     layers = chain(first.task.model)
     jobs = [
         Job(index, client, size(member.task.test, client))

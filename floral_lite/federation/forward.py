@@ -11,7 +11,7 @@ from torch.nn.modules.batchnorm import _NormBase
 
 from ..dropout import Dropout
 from ..errors import InputError
-from ..factored import Mixture
+from ..factored import AdaptedParameter
 from ..methods import Method, Part
 from ..methods.base import added_up
 from ..mixing import Mixing, Route
@@ -106,8 +106,10 @@ def run(
             for name in buffers.keys() & role.keys():
                 alone = role[name].dim() == buffers[name].dim()
                 buffers[name] = role[name] if alone else role[name][number].clone()
-        mixtures = {name: part for name, part in parts.items() if isinstance(part, Mixture)}
-        parameters = {name: added_up(part) for name, part in parts.items() if not isinstance(part, Mixture)}
+        mixtures = {name: part for name, part in parts.items() if isinstance(part, AdaptedParameter)}
+        parameters = {
+            name: added_up(part) for name, part in parts.items() if not isinstance(part, AdaptedParameter)
+        }
         mixing = Mixing(mixtures, method.local_statistics(client), route)
         with nullcontext() if key is None else Dropout(key), mixing:
             # a copy of the inputs, since a network may work in place

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from ..adaptors import LowRankAdaptor
 from ..dropout import keep, next_key
-from ..factored import Blend, Mixture
+from ..factored import AdaptedParameter, Blend
 from ..methods.base import Part, added_up
 from ..models import HeConv2d, Normalise
 from ..roles import joined
@@ -100,7 +100,7 @@ def linear(inputs: Tensor, weight: Part, bias: Tensor | None, fused: Fused) -> T
             inputs, weight.models, weight.mixture, bias, descents[0]
         )
         return blended
-    if isinstance(weight, Mixture):
+    if isinstance(weight, AdaptedParameter):
         out_features, in_features = weight.adaptor.shape
         cheaper = inputs.shape[1] * (out_features + in_features) < out_features * in_features
         if not (cheaper and isinstance(weight.adaptor, LowRankAdaptor)):

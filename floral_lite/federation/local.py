@@ -10,7 +10,7 @@ from torch import Tensor
 from ..methods import ROUTER, Method
 from ..mixing import Route
 from ..roles import Roles, is_statistic
-from .batch import sample_losses
+from .batch import Batch, average, sample_losses
 from .clients import gather
 from .draws import Draws, batches
 from .forward import run
@@ -47,13 +47,14 @@ def local_training(
     velocity = client.map(torch.zeros_like)
     for step, rows in enumerate(batches(draws.order, settings.batch_size)):
         if task.augment is None:
-            batch = Shard(shard.inputs[rows], shard.targets[rows])
+            inputs, targets = shard.inputs[rows], shard.targets[rows]
         else:
             # not from the shard, whose samples a cluster's transform has changed already
             changes = Changes(task.augment, augmented[step][None])
-            batch = Shard(*(tensor[0] for tensor in gather(task.train, [index], rows[None], changes)))
+            inputs, targets = (tensor[0] for tensor in gather(task.train, [index], rows[None], changes))
         noise = None if draws.noise is None else draws.noise[step]
-        take = partial(gradient, task, method, start, batch, settings, noise, draws.keys[step])
+        batch = Batch(inputs, targets, None, noise, draws.keys[step])
+        take = partial(gradient, task, method, settings, batch, start)
         client, velocity, loss = local_step(method, settings, client, velocity, take)
         losses.append(loss)
     return method.finish(client, start), float(torch.stack(losses).mean())
@@ -86,35 +87,35 @@ def local_step(
 def gradient(
     task: Task,
     method: Method,
-    start: Roles,
-    batch: Shard,
     settings: Settings,
-    noise: Tensor | None,
-    key: Tensor,
+    batch: Batch,
+    start: Roles,
     client: Roles,
     route: Route = "merged",
 ) -> tuple[Roles, Tensor, Roles]:
     """The gradients of what a client minimises on a batch, its loss, and its statistics as they move."""
     client = client.map(lambda tensor: tensor.detach().requires_grad_())
+    minimised, (loss, moved) = objective(task, method, settings, batch, start, route, client)
+    gradients = torch.autograd.grad(minimised, client.tensors(), materialize_grads=True)
+    return client.with_tensors(gradients), loss, moved
+
+
+def objective(
+    task: Task, method: Method, settings: Settings, batch: Batch, start: Roles, route: Route, client: Roles
+) -> tuple[Tensor, tuple[Tensor, Roles]]:
+    """What a client minimises on a batch; and its loss alone, and its statistics as they move."""
     with forward_pass(settings.precision, batch.inputs.device):
         # f^k(sum_c pi_c^k w_c^k), or whatever else the method makes of its networks
-        networks = method.networks(client, noise)
-        outputs, moved = run(task.model, method, client, networks, batch.inputs, key, route)
-        loss = training_loss(task, method, client, outputs, batch.targets, noise)
-    objective = loss + method.penalty(client, start)
-    gradients = torch.autograd.grad(objective, client.tensors(), materialize_grads=True)
-    return client.with_tensors(gradients), loss.detach(), moved
-
-
-def training_loss(
-    task: Task, method: Method, client: Roles, outputs: list[Tensor], targets: Tensor, noise: Tensor | None
-) -> Tensor:
-    """A client's loss on a batch, the mean of what the method makes of its samples' losses."""
-    if type(method).losses is Method.losses:
-        return task.loss(outputs[0], targets)
-    return method.losses(
-        client, outputs, lambda output: sample_losses(task.loss, targets[None], output[None])[0], noise
-    ).mean()
+        networks = method.networks(client, batch.noise)
+        outputs, moved = run(task.model, method, client, networks, batch.inputs, batch.keys, route)
+        samples = method.losses(
+            client,
+            outputs,
+            lambda output: sample_losses(task.loss, batch.targets[None], output[None])[0],
+            batch.noise,
+        )
+        (loss,) = average(samples[None], batch.weights)
+    return loss + method.penalty(client, start), (loss.detach(), moved)
 
 
 def ahead(method: Method, client: Roles, gradients: Roles) -> Roles:

@@ -27,6 +27,11 @@ SAMPLES = 3
 Numbers = dict[str, Tensor]
 
 
+def ours(code: Callable[..., object]) -> bool:
+    """Whether a class or a function is this package's, and not a user's own."""
+    return code.__module__.startswith("floral_lite.")
+
+
 def check_own(method: Method, state: Roles, task: Task, engine: str) -> None:
     """A user's own method returns what it should, and on the fast engine for a stack of clients too.
 
@@ -45,7 +50,7 @@ def check_own(method: Method, state: Roles, task: Task, engine: str) -> None:
         check_adaptors(getattr(method, "plan", {}))
     if engine == "fast" and isinstance(method, Routed):
         check_router(method, asked_of_stacks(task))
-    if type(method).__module__.startswith("floral_lite."):
+    if ours(type(method)):
         return
     kind, generator = type(method).__name__, stream(0, "two clients")
     ends = zip(*(state.of_client(client).tensors() for client in (0, -1)), strict=True)
@@ -68,7 +73,7 @@ def check_own(method: Method, state: Roles, task: Task, engine: str) -> None:
                 f"{kind}.begin changes what is shared or clustered, but before the local steps only private "
                 "parameters may change: write the others in finish",
             )
-    if isinstance(method, Routed) and type(method).parts.__module__.startswith("floral_lite."):
+    if isinstance(method, Routed) and ours(type(method).parts):
         private = two.at(0).private
         require(
             torch.allclose(method.mixture(private), method.router.mixture(private[ROUTER])),
@@ -114,7 +119,7 @@ def check_adaptors(plan: Mapping[str, Adaptor]) -> None:
     """For a stack of clients an adaptor of a user's own adds what it adds for each of them."""
     generator = stream(0, "adaptors of one's own")
     for name, adaptor in plan.items():
-        if type(adaptor).__module__.startswith("floral_lite."):
+        if ours(type(adaptor)):
             continue
         mixtures = torch.rand(2, 3, generator=generator).softmax(dim=-1)
         factors = {

@@ -15,6 +15,7 @@ from ..roles import Roles
 from .batch import Batch
 from .clients import gather
 from .draws import Draws, draw
+from .own_method import ours
 from .settings import Settings
 from .shards import Changes, Shard
 from .task import Task
@@ -174,9 +175,9 @@ def narrow(method: Method, client: Roles) -> Roles:
     the softmax of its only logit is 1. Its copies of the others would have weight 0 in every average.
     """
     kind = type(method)
-    # a class of a user's own may give the others weight, whatever it inherits from one of this package
-    inherited = kind.only_cluster.__module__.partition(".")[0] != kind.__module__.partition(".")[0]
-    only = None if inherited else method.only_cluster(client.private)
+    # a class of a user's own may give the others weight, whatever it inherits
+    asked = ours(kind) or "only_cluster" in vars(kind)
+    only = method.only_cluster(client.private) if asked else None
     if only is None or len(method.networks(client)) > 1:
         return client
     everyone = torch.arange(len(only), device=only.device)
@@ -189,20 +190,15 @@ def narrow(method: Method, client: Roles) -> Roles:
 
 def stack(members: Sequence[Member], jobs: Sequence[Job], stateful: bool) -> Roles:
     """What each client starts from, with an axis of clients in front."""
+    starts = [
+        member.state if stateful else member.state._replace(private=member.first.private)
+        for member in members
+    ]
+    each = [starts[job.member].of_client(job.client).tensors() for job in jobs]
 
-    def everyones(role: str, name: str) -> Tensor:
-        tensors: list[Tensor] = [getattr(members[job.member].state, role)[name] for job in jobs]
-        if all(tensor is tensors[0] for tensor in tensors):
+    def together(tensors: Sequence[Tensor]) -> Tensor:
+        if all(tensor is tensors[0] for tensor in tensors):  # everyone's: there is no need of copies
             return tensors[0].expand(len(jobs), *tensors[0].shape)
-        return torch.stack(tensors)
+        return torch.stack(list(tensors))
 
-    def own(name: str) -> Tensor:
-        start = [(member.state if stateful else member.first).private[name] for member in members]
-        return torch.stack([start[member][client] for member, client, _ in jobs])
-
-    state = members[0].state
-    return Roles(
-        {name: everyones("shared", name) for name in state.shared},
-        {name: everyones("clustered", name) for name in state.clustered},
-        {name: own(name) for name in state.private},
-    )
+    return starts[0].with_tensors(map(together, zip(*each, strict=True)))

@@ -103,7 +103,8 @@ def stacked_rounds(
         federations = go_on(federations, resumed, settings, device)
         yield federations
     # a recorded step holds a model's frozen parameters, and whether samples meet may depend on them: so that
-    # only runs of one stack share its memory and steps
+    # only runs of one stack share its memory and steps. The steps before a test, where a method adapts its
+    # models, are others on tensors of the same shapes
     record = record_on_cuda if device.type == "cuda" else None
     beside: list[Steps] = []
     stacks = [
@@ -130,7 +131,8 @@ def stacked_rounds(
                 ]
             else:
                 results = [
-                    loop.federated_round(*member[:4], settings, member.seed, number) for member in members
+                    loop.federated_round(**member._asdict(), settings=settings, number=number)
+                    for member in members
                 ]
         seconds = (time.perf_counter() - began) / len(runs)
 
@@ -158,7 +160,7 @@ def stacked_rounds(
                     ]
                 else:
                     scores = [
-                        loop.evaluate_clients(*member[:4], settings, member.seed, number)
+                        loop.evaluate_clients(**member._asdict(), settings=settings, number=number)
                         for member in members
                     ]
             for federation, member, of_run in zip(federations, members, scores, strict=True):

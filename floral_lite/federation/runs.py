@@ -45,7 +45,7 @@ class Federation(NamedTuple):
 
     history: History
     state: Roles
-    moments: Moments = {}  # noqa: RUF012
+    moments: Moments
 
     def tensors(self) -> dict[str, Roles]:
         """State and moments, by name."""

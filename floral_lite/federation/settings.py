@@ -7,7 +7,7 @@ from typing import Any, Literal
 from ..errors import check_choice, check_names, real_number, require, whole_number
 
 ServerOptimizer = Literal["sgd", "adam"]
-Statistics = Literal["local", "averaged"]
+KeptStatistics = Literal["local", "averaged"]
 Precision = Literal["float32", "tf32", "bfloat16"]
 
 
@@ -61,7 +61,7 @@ class Settings:
     server_optimizer: ServerOptimizer = "sgd"
     server_learning_rate: float = 1.0
     server_momentum: float = 0.0
-    statistics: Statistics = "local"
+    statistics: KeptStatistics = "local"
     precision: Precision = "float32"
     stateful: bool = True
     evaluate_every: int = 10
@@ -99,7 +99,7 @@ class Settings:
             require(0 <= value < 1, f"{name} is {value}; it must be in [0, 1): try 0.9")
         for name, choices in (
             ("server_optimizer", ServerOptimizer),
-            ("statistics", Statistics),
+            ("statistics", KeptStatistics),
             ("precision", Precision),
         ):
             check_choice(name, getattr(self, name), choices)

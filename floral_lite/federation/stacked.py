@@ -8,13 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..factored import Blend, Mixture
+from ..factored import AdaptedParameter, Blend
 from ..methods import ROUTER, Method
 from ..methods.base import Part
 from ..roles import Roles
 from .batch import Batch, average, sample_losses
 from .layers import Fused, Layers, stacked_forward
 from .local import ahead, clip
+from .own_method import ours
 from .precision import forward_pass
 from .settings import Settings
 from .task import Task
@@ -73,8 +74,8 @@ def _gradients(
     networks = method.networks(leaves, batch.noise)
     # a user's own verb may use a weight, or its gradient, a second time
     verbs = ("parts", "networks", "losses", "penalty", "precondition")
-    known = all(getattr(method, verb).__module__.startswith("floral_lite.") for verb in verbs)
-    owners = used_once(networks, tensors) if fuse and known else {}
+    fuse = fuse and all(ours(getattr(method, verb)) for verb in verbs)
+    owners = used_once(networks, tensors) if fuse else {}
     velocities = dict(zip(map(id, tensors), velocity.tensors(), strict=False))  # none without momentum
     allowed = {
         used: velocities.get(id(owner))
@@ -102,7 +103,7 @@ def _gradients(
                 _pull(leaf, velocities.get(id(leaf)), gradient, settings.learning_rate)
         elif isinstance(gradient, Tensor):
             gradients[id(leaf)] = gradient
-        elif settings.momentum or settings.weight_decay or not (fuse and known):
+        elif settings.momentum or settings.weight_decay or not fuse:
             # which may move what nothing pulls
             gradients[id(leaf)] = torch.zeros_like(leaf)
     return losses.detach(), Roles(
@@ -117,7 +118,7 @@ def used_once(networks: Sequence[Mapping[str, Part]], leaves: Sequence[Tensor]) 
     """The leaves, and the slices of them, that networks use once: by identity, and whose they are."""
     used: list[Tensor] = []
     for part in (part for parts in networks for part in parts.values()):
-        if isinstance(part, Mixture):
+        if isinstance(part, AdaptedParameter):
             used += [part.base, *part.factors.values()]
         else:
             used.append(part.models if isinstance(part, Blend) else part)

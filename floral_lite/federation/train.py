@@ -113,14 +113,14 @@ def train_runs(
         [2, 2]
     """
     if checkpoints is None:
-        rounds = stacked_rounds(runs, settings, device, None, engine, max_memory)
+        rounds = stacked_rounds(runs, settings, device, engine=engine, max_memory=max_memory)
     else:
         rounds = checkpointed_rounds(
             runs,
             settings,
             device,
-            folder=checkpoints,
-            every=checkpoint_every,
+            checkpoints=checkpoints,
+            checkpoint_every=checkpoint_every,
             engine=engine,
             max_memory=max_memory,
         )

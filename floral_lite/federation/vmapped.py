@@ -1,6 +1,7 @@
 """A local step of many clients at once, for any network: the readable step under torch.vmap."""
 
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -8,12 +9,10 @@ from torch.func import grad
 
 from ..methods import Method
 from ..roles import Roles
-from .batch import Batch, average, sample_losses
-from .forward import run, under_vmap
-from .local import gradient, local_step
-from .precision import forward_pass
+from .batch import Batch
+from .forward import under_vmap
+from .local import gradient, local_step, objective
 from .settings import Settings
-from .shards import Shard
 from .task import Task
 
 
@@ -34,39 +33,19 @@ def vmapped_step(
     if len(batch.inputs) == 1 and not batch.inputs.is_cuda:
         return single_step(task, method, settings, client, velocity, batch, start)
 
-    def step(
-        client: Roles,
-        velocity: Roles,
-        start: Roles,
-        inputs: Tensor,
-        targets: Tensor,
-        key: Tensor,
-        weights: Tensor | None,
-        noise: Tensor | None,
-    ) -> tuple[Roles, Roles, Tensor]:
-        def objective(client: Roles) -> tuple[Tensor, tuple[Tensor, Roles]]:
-            with forward_pass(settings.precision, key.device):
-                networks = method.networks(client, noise)
-                outputs, moved = run(task.model, method, client, networks, inputs, key, route="auto")
-                samples = method.losses(
-                    client,
-                    outputs,
-                    lambda output: sample_losses(task.loss, targets[None], output[None])[0],
-                    noise,
-                )
-                (loss,) = average(samples[None], weights)
-            return loss + method.penalty(client, start), (loss.detach(), moved)
-
+    def step(client: Roles, velocity: Roles, batch: Batch, start: Roles) -> tuple[Roles, Roles, Tensor]:
         def take(client: Roles) -> tuple[Roles, Tensor, Roles]:
-            gradients, (loss, moved) = grad(objective, has_aux=True)(client)
+            minimised = partial(objective, task, method, settings, batch, start, "auto")
+            gradients, (loss, moved) = grad(minimised, has_aux=True)(client)
             return gradients, loss, moved
 
         return local_step(method, settings, client, velocity, take)
 
-    given = (client, velocity, start, batch.inputs, batch.targets, batch.keys, batch.weights, batch.noise)
-    axes = tuple(None if argument is None else 0 for argument in given)
+    axes: Any = (0, 0, Batch(*(None if given is None else 0 for given in batch)), 0)  # type: ignore[arg-type]
     with under_vmap(task.model):
-        stepped, moving, losses = torch.vmap(step, in_dims=axes, randomness="different")(*given)
+        stepped, moving, losses = torch.vmap(step, axes, randomness="different")(
+            client, velocity, batch, start
+        )
     client.copy_(stepped)
     velocity.copy_(moving)
     result: Tensor = losses
@@ -83,9 +62,8 @@ def single_step(
     start: Roles,
 ) -> Tensor:
     """The same for a stack of one, as the loop takes it: under vmap norms and pooling take longer."""
-    shard = Shard(batch.inputs[0], batch.targets[0])
-    noise = None if batch.noise is None else batch.noise[0]
-    take = partial(gradient, task, method, start.at(0), shard, settings, noise, batch.keys[0], route="auto")
+    alone = Batch(*(None if given is None else given[0] for given in batch))  # type: ignore[arg-type]
+    take = partial(gradient, task, method, settings, alone, start.at(0), route="auto")
     stepped, moving, loss = local_step(method, settings, client.at(0), velocity.at(0), take)
     client.copy_(stepped.map(lambda tensor: tensor[None]))
     velocity.copy_(moving.map(lambda tensor: tensor[None]))

@@ -1,14 +1,15 @@
 """What FLoRAL and Local Adaptor have in common: a base, and adaptors on some of its parameters."""
 
 from collections.abc import Mapping
+from dataclasses import asdict
 
 from torch import Tensor, nn
 
 from .. import adaptors
 from ..adaptors import Convolution, Initialisation, Norms, Options, Statistics
 from ..errors import require
-from ..factored import Mixture
-from ..precondition import precondition
+from ..factored import AdaptedParameter
+from ..precondition import precondition as preconditioned_gradients
 from ..roles import Roles, joined
 from ..seeds import stream
 from .base import Method, Part
@@ -84,7 +85,7 @@ class Adapted(Method):
             return own.expand(*mixture.shape[:-1], *own.shape)
 
         mixtures: dict[str, Part] = {
-            name: Mixture(base(name), adaptor, adaptors.factors_of(name, adaptor, factors), mixture)
+            name: AdaptedParameter(base(name), adaptor, adaptors.factors_of(name, adaptor, factors), mixture)
             for name, adaptor in self.plan.items()
         }
         return {**client.shared, **mixtures}
@@ -96,6 +97,10 @@ class Adapted(Method):
         own = client.clustered | client.private
         return Roles(
             gradients.shared,
-            precondition(self.plan, own, gradients.clustered),
-            precondition(self.plan, own, gradients.private),
+            preconditioned_gradients(self.plan, own, gradients.clustered),
+            preconditioned_gradients(self.plan, own, gradients.private),
         )
+
+    def options(self) -> dict[str, object]:
+        """What the constructor keeps, and the choices about adaptors."""
+        return super().options() | asdict(self.adaptor_options) | {"precondition": self.preconditioned}

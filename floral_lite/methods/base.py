@@ -10,11 +10,11 @@ from torch import Tensor, nn
 
 from ..adaptors import Statistics
 from ..errors import require
-from ..factored import Blend, Mixture
+from ..factored import AdaptedParameter, Blend
 from ..roles import Roles
 
 # What a method makes of one of the model's parameters: a tensor, or what is still to be added up.
-Part = Tensor | Mixture | Blend
+Part = Tensor | AdaptedParameter | Blend
 
 # The task's loss of outputs (..., B, *), for every sample: (..., B).
 SampleLoss = Callable[[Tensor], Tensor]
@@ -225,10 +225,7 @@ class Method(ABC):
         return client
 
     def mixture(self, private: dict[str, Tensor]) -> Tensor:
-        """pi, shape (C,), from one client's private parameters; a method that mixes nothing has C = 1.
-
-        It also serves a stack of clients: (k, C) from their private parameters.
-        """
+        """pi, (C,), of one client's private parameters, (k, C) of a stack's; C = 1 if nothing is mixed."""
         return torch.ones(1)
 
     def mixtures(self, private: dict[str, Tensor], num_clients: int) -> Tensor:
@@ -245,5 +242,8 @@ class Method(ABC):
 
     def options(self) -> dict[str, object]:
         """The settings that a run's record names, and resumed runs must have: those the constructor keeps."""
-        taken = [*signature(type(self)).parameters][1:]
+        # a class of a user's own hands some on to the one of this package that it is made from
+        kinds = type(self).__mro__
+        first = [kind.__module__.startswith("floral_lite.") for kind in kinds].index(True)
+        taken = [name for kind in kinds[: first + 1] for name in [*signature(kind).parameters][1:]]
         return {name: vars(self)[name] for name in taken if name in vars(self)}

@@ -73,7 +73,3 @@ class Ditto(Method):
     def penalty(self, client: Roles, start: Roles) -> Tensor | float:
         """Lambda / 2 ||v - w_0||^2."""
         return self.proximal / 2 * squared_distance(self.own(client), start.shared)
-
-    def options(self) -> dict[str, object]:
-        """Lambda."""
-        return {"proximal": self.proximal}

@@ -95,15 +95,6 @@ class Ensemble(Routed):
             return outputs[0]
         return mixed_outputs(self.mixture(client.private), outputs)
 
-    def options(self) -> dict[str, object]:
-        """C, routing, the router's own choices, and what is mixed."""
-        return {
-            "num_clusters": self.num_clusters,
-            "routing": self.routing,
-            "router": self.router.options(),
-            "mix": self.mix,
-        }
-
 
 def mixed_outputs(mixture: Tensor, outputs: list[Tensor]) -> Tensor:
     """sum_c pi_c g_c, shape (..., B, *), of pi, (..., C), and what C networks say, or lose, each (..., B, *).

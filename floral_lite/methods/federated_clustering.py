@@ -123,10 +123,6 @@ class FederatedClustering(Method):
         """The one whose centre was the nearest."""
         return private[ROUTER].argmax(dim=-1)
 
-    def options(self) -> dict[str, object]:
-        """C and beta."""
-        return {"num_clusters": self.num_clusters, "update_momentum": self.update_momentum}
-
 
 def as_vectors(named: dict[str, Tensor], axes: int) -> Tensor:
     """All momenta, or all of their centres, as vectors (..., D), with so many axes in front."""

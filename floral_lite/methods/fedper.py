@@ -61,10 +61,6 @@ class FedPer(PartlyPrivate):
         )
         super().__init__(model, private)
 
-    def options(self) -> dict[str, object]:
-        """The layers that are private."""
-        return {"head": self.head}
-
 
 def owner(name: str) -> str:
     """The layer that a parameter is of: of what a parametrization trains in its place, too.

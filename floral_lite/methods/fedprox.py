@@ -39,7 +39,3 @@ class FedProx(FedAvg):
     def penalty(self, client: Roles, start: Roles) -> Tensor | float:
         """Mu / 2 ||w - w_0||^2."""
         return self.proximal / 2 * squared_distance(client.shared, start.shared)
-
-    def options(self) -> dict[str, object]:
-        """Mu."""
-        return {"proximal": self.proximal}

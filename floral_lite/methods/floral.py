@@ -1,7 +1,6 @@
 """FLoRAL: a shared base model, C adaptors a layer, and a private router."""
 
 from collections.abc import Mapping
-from dataclasses import asdict
 
 import torch
 from torch import Tensor, nn
@@ -86,13 +85,3 @@ class FLoRAL(Adapted, Routed):
             own = {name: tensor.narrow(axis, c, 1) for name, tensor in client.clustered.items()}
             models.append(self.adapted(client, own, whole))
         return models
-
-    def options(self) -> dict[str, object]:
-        """C, the choices about adaptors, routing, and the router's own."""
-        return {
-            "num_clusters": self.num_clusters,
-            **asdict(self.adaptor_options),
-            "routing": self.routing,
-            "router": self.router.options(),
-            "precondition": self.preconditioned,
-        }

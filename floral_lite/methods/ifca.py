@@ -54,7 +54,3 @@ class IFCA(Ensemble):
     def only_cluster(self, private: dict[str, Tensor]) -> Tensor | None:
         """The one that was chosen."""
         return private[ROUTER].argmax(dim=-1)
-
-    def options(self) -> dict[str, object]:
-        """C."""
-        return {"num_clusters": self.num_clusters}

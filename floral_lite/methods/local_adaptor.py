@@ -1,7 +1,5 @@
 """Local Adaptor: a shared base, and an adaptor of each client's own that is never sent."""
 
-from dataclasses import asdict
-
 from torch import Tensor, nn
 
 from ..adaptors import Convolution, Initialisation, Norms
@@ -54,7 +52,3 @@ class LocalAdaptor(Adapted):
         first = client.private[f"{name}.{factor}"]  # (..., 1, *shape)
         mixture = first.new_ones(first.shape[: first.dim() - len(shape)])
         return self.adapted(client, client.private, mixture)
-
-    def options(self) -> dict[str, object]:
-        """The choices about adaptors."""
-        return {**asdict(self.adaptor_options), "precondition": self.preconditioned}

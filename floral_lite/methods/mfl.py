@@ -66,10 +66,6 @@ class MFL(MixedLosses, Ensemble):
     ) -> None:
         super().__init__(model, num_clusters, routing, router, mix="outputs")
 
-    def options(self) -> dict[str, object]:
-        """C, routing, and the router's own choices."""
-        return {name: value for name, value in super().options().items() if name != "mix"}
-
 
 class MFLWS(MixedLosses, FLoRAL):
     """A shared base with C adaptors as in FLoRAL, trained on the mixture of losses, sum_c pi_c^k f^k(u, a_c).

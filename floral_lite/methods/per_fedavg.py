@@ -40,7 +40,3 @@ class PerFedAvg(FedAvg):
         super().__init__(model)
         self.inner_learning_rate = inner_learning_rate
         self.adaptation = FedAvg(model)
-
-    def options(self) -> dict[str, object]:
-        """Alpha."""
-        return {"inner_learning_rate": self.inner_learning_rate}

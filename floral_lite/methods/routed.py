@@ -96,6 +96,11 @@ class Routed(Method):
         soft = self.routing != "optimal" or router.floor or router.noise or type(router) is not Router
         return None if soft else private[ROUTER].argmax(dim=-1)
 
+    def options(self) -> dict[str, object]:
+        """What the constructor keeps, and in place of the router its own choices."""
+        kept = super().options().items()
+        return {name: self.router.options() if name == "router" else own for name, own in kept}
+
     def mixture(self, private: dict[str, Tensor]) -> Tensor:
         """pi^k = softmax(theta^k)."""
         return self.router.mixture(private[ROUTER])

@@ -11,7 +11,7 @@ from matplotlib.patches import Rectangle
 from torch import Tensor
 
 from ..adaptors import LowRankAdaptor
-from ..factored import Mixture, as_kernels
+from ..factored import AdaptedParameter, as_kernels
 from .style import COLOURS, GREY, Picture, colour_bar, figure, signed_image, strongest
 
 INDICES = ("i", "j", "a", "b")  # output channel, input channel, row and column of the filter
@@ -32,7 +32,7 @@ def parts(adaptor: LowRankAdaptor, factors: Mapping[str, Tensor]) -> Parts:
         adaptor: of a kernel in two dimensions.
         factors: of a single adaptor, U (1, *rows, R) and V (1, *columns, R).
     """
-    only = Mixture(torch.zeros(adaptor.shape), adaptor, factors, torch.ones(1))
+    only = AdaptedParameter(torch.zeros(adaptor.shape), adaptor, factors, torch.ones(1))
     u, v = as_kernels(only)  # (r, i, sides of U) and (r, j, sides of V)
     return Parts(u.transpose(0, 1), v, only.delta())
 
