@@ -46,8 +46,9 @@ def ratios(name: str, batch: int, device: torch.device, min_seconds: float) -> d
     inputs = torch.randn(batch, *shape, device=device)
     alone = seconds(base, inputs, min_seconds)
     times = {}
-    for model.mixing in ("merged", "factored", "auto"):
-        times[model.mixing] = seconds(model, inputs, min_seconds)
+    for mixing in ("merged", "factored", "auto"):
+        model.mixing = mixing
+        times[mixing] = seconds(model, inputs, min_seconds)
     better = min(times["merged"], times["factored"])
     return {
         "layer": name,

@@ -11,7 +11,7 @@ means over the draws, for each seed and newcomer.
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import torch
 import typer
@@ -30,8 +30,22 @@ SAMPLES = (1, 5, 20)
 # fine-tuning of all parameters: full-batch steps of gradient descent from the uniform mixture
 TUNING_STEPS, TUNING_RATE = 30, 0.1
 Models = Mapping[str, Tensor]
-# rule, number of samples, and of each newcomer its accuracy and its share of right clusters
-Entry = tuple[str, int, list[float], list[float] | None]
+
+
+class Entry(NamedTuple):
+    """What a rule comes to with so many samples.
+
+    Attributes:
+        rule: its name.
+        num_samples: of each newcomer; 0 for mixtures that need none.
+        accuracies: of each newcomer.
+        right: of each newcomer, its share of right clusters; None for what is no rule for mixtures.
+    """
+
+    rule: str
+    num_samples: int
+    accuracies: list[float]
+    right: list[float] | None
 
 
 def federation_of(task: Task) -> Task:
@@ -174,14 +188,14 @@ def measure(task: Task, method: methods.Method, federation: Federation) -> list[
         "its mixture": own,
     }
     found: list[Entry] = [
-        (rule, 0, accuracies(task, mixed(models, pi)), None) for rule, pi in references.items()
+        Entry(rule, 0, accuracies(task, mixed(models, pi)), None) for rule, pi in references.items()
     ]
     for num in SAMPLES:
         drawn = draw(task, num)
         for rule, pi in rules(models, of_labels, drawn).items():
             hits = (pi.argmax(dim=-1) == best).double().view(-1, NUM_DRAWS).mean(dim=1)
-            found.append((rule, num, accuracies(task, mixed(models, pi)), hits.tolist()))
-        found.append(("all parameters", num, accuracies(task, tuned(models, drawn)), None))
+            found.append(Entry(rule, num, accuracies(task, mixed(models, pi)), hits.tolist()))
+        found.append(Entry("all parameters", num, accuracies(task, tuned(models, drawn)), None))
     return found
 
 
@@ -209,15 +223,14 @@ def main(
             measure(one, member.method, each) for one, member, each in zip(loaded, runs, trained, strict=True)
         ]
         for of_seeds in zip(*measured, strict=True):
-            rule, num, _, hits = of_seeds[0]
             line = {
                 "routing": routing,
-                "rule": rule,
-                "samples": num,
-                "accuracy": [each[2] for each in of_seeds],
+                "rule": of_seeds[0].rule,
+                "samples": of_seeds[0].num_samples,
+                "accuracy": [each.accuracies for each in of_seeds],
             }
-            if hits is not None:
-                line["right cluster"] = [each[3] for each in of_seeds]
+            if of_seeds[0].right is not None:
+                line["right cluster"] = [each.right for each in of_seeds]
             results.append(line)
     more = {"task": task, "seeds": list(range(first, first + seeds)), "draws": NUM_DRAWS}
     print(save(f"newcomers-{task}", results, out, **more))

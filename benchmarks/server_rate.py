@@ -76,7 +76,7 @@ class PartOfTheWay(methods.FLoRAL):
         return state
 
     def only_cluster(self, private: dict[str, Tensor]) -> Tensor | None:
-        """As for FLoRAL: a router that is one-hot stays so."""
+        """As for FLoRAL, said here since the engine trusts no inherited one: a one-hot router stays so."""
         return super().only_cluster(private)
 
     def finish(self, client: Roles, start: Roles) -> Roles:

@@ -31,7 +31,6 @@ from floral_lite.data import Images, cifar100, split_by_label
 from floral_lite.errors import require
 from floral_lite.federation import Shard
 from floral_lite.models import vgg8
-from floral_lite.tasks.catalogue import TASKS
 from floral_lite.tasks.images import image_task
 from floral_lite.tasks.recipe import make_tasks
 
@@ -59,8 +58,8 @@ def load(name: str, row: str, seed: int, data: Path | None) -> Task:
         f"{row} has CIFAR-100's labels, and the task is {name}: name others with --rows",
     )
     deal = partial(split_by_label, num_labels=100)
-    recipe = replace(TASKS[name], prepare=image_task(by_last_digit, vgg8, deal=deal))
-    (task,) = make_tasks(name, recipe, [seed], 1.0, None, None, data)
+    recipe = replace(tasks.TASKS[name], prepare=image_task(by_last_digit, vgg8, deal=deal))
+    (task,) = make_tasks(name, recipe, [seed], 1.0, data=data)
     return task
 
 
@@ -83,9 +82,11 @@ def main(
 ) -> None:
     """Run what is missing, and save after each run."""
     torch.set_num_threads(1)
+    for row in rows.split(","):
+        require(row in ROWS, f"{row} is no row: name some of {', '.join(ROWS)}")
     file = f"tested-on-{name}"
     for row, seed in itertools.product(rows.split(","), range(1, seeds + 1)):
-        length = rounds or TASKS[name].settings.rounds
+        length = rounds or tasks.TASKS[name].settings.rounds
         if (row, seed, length) in {(line["row"], line["seed"], line["rounds"]) for line in saved(file, out)}:
             continue
         task, whole = (load(each, row, seed, data) for each in (name, name.removesuffix("-reduced")))

@@ -108,24 +108,10 @@ def run(
     # two processes would take away each other's checkpoints
     context.with_resource(alone_in(out))
     checkpoints = out / "checkpoints"
-    resumed = load_checkpoint(checkpoints) if resume else None
-    if resume:
-        require(
-            resumed is not None,
-            f"out is {out}, where there is no checkpoint: name the folder of the run that was interrupted, "
-            "or begin anew in another without --resume",
-        )
-    else:
-        require(
-            {path.name for path in out.iterdir()} <= {LOCK},
-            f"out is {out}, which holds another run or other files; name a new folder, or add --resume",
-        )
+    rounds_done = done_before(out, checkpoints, resume)
     # before the data are loaded and the bar is drawn
-    options = named(
-        {"budget": budget, "rank": rank, "num_clusters": num_clusters, "routing": routing},
-        "--option",
-        option or (),
-    )
+    single = {"budget": budget, "rank": rank, "num_clusters": num_clusters, "routing": routing}
+    options = named(single, "--option", option or ())
     stateful = False if stateless else None
     changes = named(
         {"rounds": rounds, "evaluate_every": evaluate_every, "precision": precision, "stateful": stateful},
@@ -150,11 +136,9 @@ def run(
         Run(problem, methods.make(method, problem.model, **options), number)
         for problem, number in zip(problems, numbers, strict=True)
     ]
-    # the bar's speed is of the rounds from here on
-    rounds_done = len(resumed[0].history.rounds) if resumed else 0
-
     federations: list[Federation] = []
     try:
+        # the bar's speed is of the rounds from here on
         with tqdm(total=settings.rounds, initial=rounds_done, unit="round") as bar:
             for federations in checkpointed_rounds(
                 runs,
@@ -173,7 +157,7 @@ def run(
             typer.echo(f"the same command with --out {quote(str(out))} --resume goes on from here")
         else:
             kept = (
-                f"the {rounds_done} rounds from before are" if resumed else "nothing was done yet, nothing is"
+                f"the {rounds_done} rounds from before are" if resume else "nothing was done yet, nothing is"
             )
             typer.echo(f"{kept} kept")
         raise typer.Exit(commands.STOPPED) from None
@@ -184,6 +168,21 @@ def run(
             from .report import over_seeds
 
             typer.echo(f"over the {seeds} seeds: {over_seeds([f.history for f in federations])}")
+
+
+def done_before(out: Path, checkpoints: Path, resume: bool) -> int:
+    """The rounds behind a run to go on with, 0 of a new one; InputError where the folder suits neither."""
+    resumed = load_checkpoint(checkpoints) if resume else None
+    require(
+        not resume or resumed is not None,
+        f"out is {out}, where there is no checkpoint: name the folder of the run that was interrupted, "
+        "or begin anew in another without --resume",
+    )
+    require(
+        resume or {path.name for path in out.iterdir()} <= {LOCK},
+        f"out is {out}, which holds another run or other files; name a new folder, or add --resume",
+    )
+    return len(resumed[0].history.rounds) if resumed else 0
 
 
 @app.command("tasks")

@@ -59,6 +59,18 @@ class Roles(NamedTuple):
             tensor.copy_(numbers)
 
 
+def along_first(vector: Tensor, like: Tensor) -> Tensor:
+    """A vector (n,) in the shape (n, 1, ..., 1): each of its numbers meets one slice of `like`, (n, *S).
+
+    Example:
+        >>> import torch
+        >>> along_first(torch.tensor([0.0, 2.0]), torch.ones(2, 3)) * torch.ones(2, 3)
+        tensor([[0., 0., 0.],
+                [2., 2., 2.]])
+    """
+    return vector.view(-1, *[1] * (like.dim() - 1))
+
+
 def num_bytes(tensors: dict[str, Tensor]) -> int:
     """The size of named tensors on the wire, in bytes.
 

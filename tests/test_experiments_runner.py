@@ -21,10 +21,9 @@ from tqdm import tqdm
 from floral_lite import DivergenceError, Federation, InputError, Run, Shard, methods, tasks, train
 from floral_lite.experiments import runner
 from floral_lite.experiments.cells import Cell, cells, make_runs
-from floral_lite.experiments.paper import METHODS
 from floral_lite.experiments.progress import Progress
 from floral_lite.experiments.results import find, read
-from floral_lite.experiments.runner import UNFINISHED, fill, locked, run_stack, stacks
+from floral_lite.experiments.runner import UNFINISHED, Work, fill, locked, run_stack, stacks
 from floral_lite.federation import load_checkpoint, stacked_rounds
 
 ROWS = ["fedavg", "floral-1-learned"]
@@ -33,7 +32,7 @@ CPU = torch.device("cpu")
 
 def few(rows: Sequence[str] = ROWS, seeds: int = 2, rounds: int = 4) -> list[Cell]:
     """Cells that take a second."""
-    return cells(METHODS, ["synthetic-linear"], rows, seeds, rounds)
+    return cells("methods", ["synthetic-linear"], rows, seeds, rounds)
 
 
 def numbers(folder: Path) -> dict[str, Any]:
@@ -91,7 +90,7 @@ def test_what_another_process_has_finished_before_the_lock_is_free_is_not_run_ag
 
 def test_the_time_left_is_estimated_from_rounds_that_took_time(tmp_path: Path) -> None:
     first, second = few(["fedavg"])
-    progress = Progress([first, second], tmp_path)
+    progress = Progress([first, second])
     with progress.bar as bar:
         progress.resume([first], 3)
         assert (bar.n, bar.initial) == (3, 3)
@@ -204,7 +203,7 @@ def test_seeds_trained_together_come_to_what_each_comes_to_alone(quiet: Path, tm
     elsewhere = [replace(cell, task="synthetic-mlp") for cell in every]
     assert stacks([*every, *elsewhere], together=True) == stacks(every, True) + stacks(elsewhere, True)
     for stack in stacks(every, together=True):
-        run_stack(stack, tmp_path, CPU, {"device": "cpu"}, None, 60.0, Progress(every, tmp_path))
+        run_stack(stack, Work(tmp_path, CPU, None, {"device": "cpu"}, 60.0, Progress(every)))
     for path in sorted(path.relative_to(tmp_path) for path in tmp_path.glob("*/*/seed-*.json")):
         together, alone = read(tmp_path / path), read(quiet / path)
         assert together.made["seeds_together"] == 2
@@ -222,10 +221,10 @@ def test_the_time_of_seeds_trained_together_is_shared_and_checkpoints_are_apart(
 
     monkeypatch.setattr(Progress, "show", ten_seconds)
     monkeypatch.setattr(runner, "save", lambda *arguments: kept.append(clock[0]))
-    stack, progress = few(["fedavg"]), Progress([], tmp_path)
+    stack, progress = few(["fedavg"]), Progress([])
     with monkeypatch.context() as patched:
         patched.setattr(time, "monotonic", lambda: clock[0])
-        run_stack(stack, tmp_path, CPU, {"device": "cpu"}, None, 15.0, progress)
+        run_stack(stack, Work(tmp_path, CPU, None, {"device": "cpu"}, 15.0, progress))
     # a round each ten seconds
     assert kept == [20, 40]
     assert [read(tmp_path / cell.path).made["seconds"] for cell in stack] == [20, 20]
@@ -236,9 +235,9 @@ def test_seeds_at_different_rounds_go_on_apart(quiet: Path, tmp_path: Path) -> N
     shorter = replace(first, rounds=2)
     with pytest.MonkeyPatch.context() as patched:  # leave the checkpoint of two rounds
         patched.setattr(shutil, "rmtree", lambda *arguments, **options: None)
-        run_stack([shorter], tmp_path, CPU, {"device": "cpu"}, None, 0.0, Progress([], tmp_path))
+        run_stack([shorter], Work(tmp_path, CPU, None, {"device": "cpu"}, 0.0, Progress([])))
     (tmp_path / first.path).unlink()
-    run_stack([second, first], tmp_path, CPU, {"device": "cpu"}, None, 60.0, Progress([], tmp_path))
+    run_stack([second, first], Work(tmp_path, CPU, None, {"device": "cpu"}, 60.0, Progress([])))
     for cell in (first, second):
         apart, expected = find(cell, tmp_path), find(cell, quiet)
         assert apart is not None
@@ -255,13 +254,13 @@ def test_seeds_at_the_same_round_go_on_together(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(runner, "load_checkpoint", lambda folder: next(olds))
     monkeypatch.setattr(runner, "make_runs", lambda some, data: [cell.seed for cell in some])
     monkeypatch.setattr(runner, "train", lambda some, *rest: trained.append(rest[:2]))
-    run_stack(few(["fedavg"], seeds=3), tmp_path, CPU, {}, None, 60.0, Progress([], tmp_path))
+    run_stack(few(["fedavg"], seeds=3), Work(tmp_path, CPU, None, {}, 60.0, Progress([])))
     assert trained == [([1, 3], []), ([2], [after_two])]
 
 
 def test_a_device_that_cannot_train_is_told_without_checkpoints_to_remove(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"device is 'meta'.*or 'auto'$"):
-        run_stack(few()[:1], tmp_path, torch.device("meta"), {}, None, 60.0, Progress([], tmp_path))
+        run_stack(few()[:1], Work(tmp_path, torch.device("meta"), None, {}, 60.0, Progress([])))
 
 
 @pytest.mark.parametrize("learning_rate", [30.0, 1e30])  # after some rounds, and in the first
@@ -272,7 +271,7 @@ def test_a_cell_that_diverges_is_written_down_and_the_others_go_on(
     settings = recipe.settings.with_changes(learning_rate=learning_rate, evaluate_every=1)
     wild = replace(recipe, settings=settings)
     monkeypatch.setitem(tasks.TASKS, "synthetic-linear", wild)
-    wanted = cells(METHODS, ["synthetic-linear", "synthetic-mlp"], ["fedavg"], seeds=2)
+    wanted = cells("methods", ["synthetic-linear", "synthetic-mlp"], ["fedavg"], seeds=2)
     short = [replace(cell, rounds=50 if cell.task == "synthetic-linear" else 1) for cell in wanted]
     fill(short, tmp_path, device="cpu")
     alone = [find(cell, tmp_path) for cell in short]
@@ -297,7 +296,7 @@ def test_of_seeds_trained_together_only_the_one_that_diverges_is_lost(
 
     monkeypatch.setattr(runner, "make_runs", wild)
     stack = few(["fedavg"])
-    run_stack(stack, tmp_path, CPU, {"device": "cpu"}, None, 60.0, Progress([], tmp_path))
+    run_stack(stack, Work(tmp_path, CPU, None, {"device": "cpu"}, 60.0, Progress([])))
     diverged, done = (find(cell, tmp_path) for cell in stack)
     expected = find(stack[1], quiet)
     assert diverged is not None
@@ -321,7 +320,7 @@ def test_seeds_that_go_on_alone_go_on_where_they_were(
 
     monkeypatch.setattr(runner, "stacked_rounds", diverging)
     stack = few(["fedavg"])
-    run_stack(stack, tmp_path, CPU, {"device": "cpu"}, None, 60.0, Progress([], tmp_path))
+    run_stack(stack, Work(tmp_path, CPU, None, {"device": "cpu"}, 60.0, Progress([])))
     assert begun == [[], [2], [2]]
     assert all(find(cell, tmp_path) for cell in stack)
 
@@ -330,8 +329,8 @@ SCRIPT = """
 import sys
 from pathlib import Path
 from floral_lite import experiments
-table = experiments.find_table("methods")
-wanted = experiments.cells(table, ["synthetic-linear"], ["fedavg", "floral-1-learned"], seeds=2, rounds=60)
+rows = ["fedavg", "floral-1-learned"]
+wanted = experiments.cells("methods", ["synthetic-linear"], rows, seeds=2, rounds=60)
 experiments.fill(wanted, Path(sys.argv[1]), device="cpu", checkpoint_seconds=0.0, poll_seconds=0.1)
 """
 
@@ -420,7 +419,7 @@ def lock(folder: Path, cell: Cell) -> Path:
 
 def test_the_bar_moves_with_the_rounds(tmp_path: Path) -> None:
     stack = few(["fedavg"])
-    progress = Progress(stack, tmp_path)
+    progress = Progress(stack)
 
     def after(rounds: int) -> int:
         history = SimpleNamespace(rounds=[None] * rounds)
@@ -436,7 +435,7 @@ def test_the_bar_moves_with_the_rounds(tmp_path: Path) -> None:
 
 
 def test_the_bar_is_at_its_end_when_all_is_done(tmp_path: Path) -> None:
-    progress = Progress(few(), tmp_path)
+    progress = Progress(few())
     assert isinstance(progress.bar, tqdm)
     progress.only([])
     assert progress.bar.n == progress.total == 16

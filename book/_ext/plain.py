@@ -9,6 +9,7 @@ pages. What the pages fold is folded here, too. Code stays as it is.
 import re
 import sys
 from functools import cache
+from itertools import count
 from pathlib import Path
 from typing import NamedTuple
 
@@ -41,14 +42,14 @@ class Target(NamedTuple):
 def targets() -> dict[str, Target]:
     """All labels of the notebooks. Equations and exercises are numbered through the book."""
     found: dict[str, Target] = {}
-    equations = exercises = 0
+    equations, exercises = count(1), count(1)
     for path in chapters.notebooks():
         for cell in nbformat.read(path, as_version=4).cells:
             if cell.cell_type == "markdown":
                 for label in EQUATION.findall(cell.source):
-                    found[label] = Target(path.name, f"({(equations := equations + 1)})")
+                    found[label] = Target(path.name, f"({next(equations)})")
                 for _, _, label, _ in EXERCISE.findall(cell.source):
-                    found[label] = Target(path.name, f"Exercise {(exercises := exercises + 1)}")
+                    found[label] = Target(path.name, f"Exercise {next(exercises)}")
                 for label, _, title in SECTION.findall(cell.source):
                     found[label] = Target(path.name, title)
     return found

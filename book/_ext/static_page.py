@@ -13,7 +13,6 @@ from sphinx.config import Config
 import chapters
 import plain
 
-BOOK = Path(__file__).resolve().parents[1]
 SCRIPT = "tex-svg-full.js"
 # sha384 of that file in the npm package; `openssl dgst -sha384 -binary FILE | base64`
 INTEGRITY = "sha384-4kE/rQ11E8xT9QgrCBTyvenkuPfQo8rXYQvJZuMgxyPOoUfpatjQPlgdv6V5yhUK"
@@ -21,12 +20,13 @@ INTEGRITY = "sha384-4kE/rQ11E8xT9QgrCBTyvenkuPfQo8rXYQvJZuMgxyPOoUfpatjQPlgdv6V5
 
 def choose_mathjax(app: Sphinx, config: Config) -> None:
     """Take MathJax from the book's own folder or, if npm has not put it there, from a CDN."""
-    vendored = BOOK / "_vendor"
+    vendored = chapters.BOOK / "_vendor"
     if (vendored / SCRIPT).exists():
         config.html_static_path.append(str(vendored))
         config.mathjax_path = SCRIPT
     else:
-        version = json.loads((BOOK / "package.json").read_text(encoding="utf-8"))["dependencies"]["mathjax"]
+        package = json.loads((chapters.BOOK / "package.json").read_text(encoding="utf-8"))
+        version = package["dependencies"]["mathjax"]
         config.mathjax_path = f"https://cdn.jsdelivr.net/npm/mathjax@{version}/es5/{SCRIPT}"
         config.mathjax_options = {"integrity": INTEGRITY, "crossorigin": "anonymous"}
 

@@ -197,9 +197,10 @@ def _torchvision_sets(name: str, folder: Path, download: bool, lacks: str, what:
             return read()
     except Exception as error:  # from torchvision, the network, or parsers of damaged files
         raise InputError(
-            f"{lacks}, and they could not be downloaded ({shorten(str(error) or repr(error), 300)}); "
-            "run it once with a network, put them there yourself, or name the folder that holds "
-            f"{what} with --data or {DATA_VARIABLE}"
+            f"{lacks}, and they {'could not be' if download else 'are not'} downloaded "
+            f"({shorten(str(error) or repr(error), 300)}); run it once with a network"
+            f"{'' if download else ' and download=True'}, put them there yourself, or name the folder that "
+            f"holds {what} with --data or {DATA_VARIABLE}"
         ) from error
 
 

@@ -15,6 +15,7 @@ from ..federation import History, Run, Settings
 from ..federation.aggregate import mismatch
 from ..federation.clients import size
 from ..seeds import check_num_seeds
+from .catalogue import find_table
 from .schema import Column, Row, Table
 
 
@@ -51,7 +52,7 @@ class Cell:
 
 
 def cells(
-    table: Table,
+    name: str,
     columns: Sequence[str] | None = None,
     rows: Sequence[str] | None = None,
     seeds: int = 4,
@@ -60,27 +61,27 @@ def cells(
     """The cells of a table, all rows and columns of seed 1 first.
 
     Args:
-        table: the table.
+        name: of the table.
         columns: tasks; those of the table if None.
         rows: names of rows; all if None.
         seeds: n, 1 to 1000, for the seeds 1..n.
         rounds: communication rounds; each task's own if None.
 
     Raises:
-        InputError: there is no such row or task, or seeds is out of range.
+        InputError: there is no such table, row or task, or seeds is out of range.
 
     Example:
-        >>> from floral_lite.experiments.paper import METHODS
-        >>> [str(cell) for cell in cells(METHODS, ["digits-rotate"], ["fedavg"], seeds=2)]
+        >>> [str(cell) for cell in cells("methods", ["digits-rotate"], ["fedavg"], seeds=2)]
         ['digits-rotate fedavg seed 1', 'digits-rotate fedavg seed 2']
     """
+    table = find_table(name)
     check_num_seeds(seeds)
-    chosen = chosen_columns(table, columns)
+    shown_rows, shown_columns = chosen_rows(table, rows), chosen_columns(table, columns)
     return [
         Cell(row, column.name, seed, rounds)
         for seed in range(1, seeds + 1)
-        for column in chosen
-        for row in chosen_rows(table, rows)
+        for column in shown_columns
+        for row in shown_rows
     ]
 
 

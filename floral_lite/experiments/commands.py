@@ -50,7 +50,7 @@ def table(
     show: Annotated[bool, typer.Option("--show", help="run nothing: print what is there")] = False,
 ) -> None:
     """Fill a table: run what is missing in --out, print and save it beside the paper's numbers."""
-    wanted = cells(find_table(name), names(columns), names(rows), seeds, rounds)
+    wanted = cells(name, names(columns), names(rows), seeds, rounds)
     stopped = False
     if not show:
         try:

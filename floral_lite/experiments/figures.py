@@ -10,8 +10,8 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import LogFormatter
 
 from ..files import write_whole
-from ..plots import COLOURS, GREY, Picture, figure
-from ..plots.style import legend, mark_style
+from ..plots import COLOURS, GREY, Picture
+from ..plots.style import in_rows, legend, mark_style
 
 # Shorter than those of `plots.curves`, since panels are low.
 NAMES = {
@@ -50,12 +50,11 @@ def draw(frame: pd.DataFrame, value: str = "test_loss") -> Picture:
     """
     columns = frame["column"].unique()
     wide = len(columns) if len(columns) <= 3 else 2
-    tall = ceil(len(columns) / wide)
-    made, axes = figure(tall, wide, max(3.4 * wide + 0.6, 6.4), 2.6 * tall + 0.9)  # room for the legend
+    made, axes = in_rows(len(columns), wide, max(3.4 * wide + 0.6, 6.4), 2.6, around=0.9)  # for the legend
     families = list(dict.fromkeys(map(family, frame["row"])))
     factor = 100 if value == "test_accuracy" else 1
     lines: dict[str, Line2D] = {}
-    for axis, column in zip(axes.flat, columns, strict=False):
+    for axis, column in zip(axes, columns, strict=True):
         panel = frame[frame["column"] == column]
         for row, part in panel.groupby("row", sort=False):
             name = str(row)
@@ -77,10 +76,8 @@ def draw(frame: pd.DataFrame, value: str = "test_loss") -> Picture:
             axis.tick_params(which="minor", colors=GREY, labelsize=8)
             axis.yaxis.set_major_formatter(PlainNumbers())
             axis.yaxis.set_minor_formatter(PlainNumbers(minor_thresholds=(1, 0.5)))
-    for axis in axes[:, 0]:
+    for axis in axes[::wide]:
         axis.set_ylabel(NAMES[value])
-    for axis in axes.flat[len(columns) :]:
-        axis.set_axis_off()
     handles, across = list(lines.values()), min(len(lines), 1 + wide)
     legend(made, handles=handles, loc="outside lower center", ncols=across, fontsize=9)
     return made

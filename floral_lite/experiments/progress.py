@@ -2,13 +2,11 @@
 
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from tqdm import tqdm
 
 from ..federation import Federation
 from .cells import Cell
-from .results import find
 
 BAR = "{desc} |{bar}| {n_fmt}/{total_fmt} rounds, {elapsed} gone, about {remaining} left"
 
@@ -17,13 +15,12 @@ class Progress:
     """A bar over the rounds of all missing cells.
 
     Args:
-        cells: all cells of the table.
-        folder: of results.
+        missing: the cells that have no result yet.
     """
 
-    def __init__(self, cells: Sequence[Cell], folder: Path) -> None:
-        """Count the rounds of the cells that have no result yet."""
-        self.left = {cell: cell.settings.rounds for cell in cells if find(cell, folder) is None}
+    def __init__(self, missing: Sequence[Cell]) -> None:
+        """Count their rounds."""
+        self.left = {cell: cell.settings.rounds for cell in missing}
         self.total = sum(self.left.values())
         self.bar = tqdm(
             total=self.total,

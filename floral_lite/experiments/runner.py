@@ -5,6 +5,7 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 from filelock import FileLock, Timeout
@@ -20,6 +21,26 @@ from .results import find, summarise
 
 # Beside the results: the locks and the checkpoints of cells that are being run.
 UNFINISHED = "unfinished"
+
+
+class Work(NamedTuple):
+    """What all cells of one call of `fill` have in common.
+
+    Attributes:
+        folder: of results.
+        device: where it is computed.
+        data: see `fill`.
+        made: see `provenance`.
+        checkpoint_seconds: see `fill`.
+        progress: the bar.
+    """
+
+    folder: Path
+    device: torch.device
+    data: Path | str | None
+    made: dict[str, Any]
+    checkpoint_seconds: float
+    progress: Progress
 
 
 def fill(
@@ -57,7 +78,8 @@ def fill(
     place = find_device(device)
     made = provenance(place, command)
     missing = [cell for cell in cells if find(cell, folder) is None]
-    progress = Progress(cells, folder)
+    progress = Progress(missing)
+    work = Work(folder, place, data, made, checkpoint_seconds, progress)
     with progress.bar:
         while missing:
             for stack in stacks(missing, together=place.type == "cuda"):
@@ -66,7 +88,7 @@ def fill(
                     # another process may have finished a cell since the last look
                     mine = [cell for cell in held if find(cell, folder) is None]
                     if mine:
-                        run_stack(mine, folder, place, made, data, checkpoint_seconds, progress)
+                        run_stack(mine, work)
             missing = [cell for cell in missing if find(cell, folder) is None]
             progress.only(missing)
             if missing:
@@ -97,48 +119,32 @@ def locked(cell: Cell, folder: Path, locks: ExitStack) -> bool:
     return True
 
 
-def run_stack(
-    cells: Sequence[Cell],
-    folder: Path,
-    device: torch.device,
-    made: dict[str, object],
-    data: Path | str | None,
-    checkpoint_seconds: float,
-    progress: Progress,
-) -> None:
+def run_stack(cells: Sequence[Cell], work: Work) -> None:
     """Train cells that differ in their seeds only, from their checkpoints on, and write their results."""
     # only seeds that stand at the same round can go on together
     groups: dict[int, list[tuple[Cell, Run, list[Federation]]]] = {}
-    for cell, run in zip(cells, make_runs(cells, data), strict=True):
-        old = load_checkpoint(checkpoints(cell, folder)) or []
+    for cell, run in zip(cells, make_runs(cells, work.data), strict=True):
+        old = load_checkpoint(checkpoints(cell, work.folder)) or []
         rounds_done = len(old[0].history.rounds) if old else 0
         groups.setdefault(rounds_done, []).append((cell, run, old))
     for _, group in sorted(groups.items()):
         some, runs = [cell for cell, _, _ in group], [run for _, run, _ in group]
         resumed = [federation for _, _, old in group for federation in old]
-        train(some, runs, resumed, folder, device, made, checkpoint_seconds, progress)
+        train(some, runs, resumed, work)
 
 
-def train(
-    cells: Sequence[Cell],
-    runs: Sequence[Run],
-    resumed: Sequence[Federation],
-    folder: Path,
-    device: torch.device,
-    made: dict[str, object],
-    checkpoint_seconds: float,
-    progress: Progress,
-) -> None:
+def train(cells: Sequence[Cell], runs: Sequence[Run], resumed: Sequence[Federation], work: Work) -> None:
     """Train cells that stand at the same round together, and write their results."""
+    folder, progress = work.folder, work.progress
     begin = saved = time.monotonic()
     before = training_seconds(resumed[0].history) if resumed else 0.0
     federations = list(resumed)
     progress.resume(cells, len(resumed[0].history.rounds) if resumed else 0)
     message = None
     try:
-        for federations in stacked_rounds(runs, cells[0].settings, str(device), resumed or None):
+        for federations in stacked_rounds(runs, cells[0].settings, str(work.device), resumed or None):
             progress.show(cells, federations)
-            if time.monotonic() - saved >= checkpoint_seconds:
+            if time.monotonic() - saved >= work.checkpoint_seconds:
                 save(cells, federations, folder)
                 saved = time.monotonic()
     except KeyboardInterrupt:
@@ -150,8 +156,7 @@ def train(
     except DivergenceError as error:
         if len(cells) > 1:  # it does not say which of them diverged: each goes on alone
             for index, (cell, run) in enumerate(zip(cells, runs, strict=True)):
-                old = federations[index : index + 1]
-                train([cell], [run], old, folder, device, made, checkpoint_seconds, progress)
+                train([cell], [run], federations[index : index + 1], work)
             return
         message = str(error)
     seconds = before + (time.monotonic() - begin) / len(cells)
@@ -165,7 +170,7 @@ def train(
             "seeds_together": len(cells),
         }
         history = against_true_clusters(cell, run, history)
-        summarise(cell, history, {**made, **times}, message).save(folder / cell.path)
+        summarise(cell, history, {**work.made, **times}, message).save(folder / cell.path)
         shutil.rmtree(checkpoints(cell, folder), ignore_errors=True)
         progress.finished(cell)
 

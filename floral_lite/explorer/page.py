@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping
 from html import escape
 from itertools import cycle
+from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -71,7 +72,7 @@ def check_size(explorer: "Explorer") -> None:
     require(
         size <= MOST_BYTES,
         f"the frame's {rows} rows take {size // 1000} kB in a page, of at most {MOST_BYTES // 1000} kB; "
-        f"keep one {explorer.x} in {-(-size // MOST_BYTES)}, or fewer values of a slider",
+        f"keep one {explorer.x} in {ceil(size / MOST_BYTES)}, or fewer values of a slider",
     )
 
 

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ..devices import send
 from ..errors import require
-from ..roles import Roles
+from ..roles import Roles, along_first
 from .precision import arithmetic
 
 # Weights below this count as none: products with them leave the range of float32.
@@ -138,7 +138,7 @@ def aggregate(
         origin = before if as_updates else torch.zeros_like(before)
         stacked = torch.stack([client.clustered[name] for client in trained]) - origin
         average = (origin + weighted("kc,kc...->c...", weights, stacked)).to(before.dtype)
-        clustered[name] = torch.where(empty.view(-1, *[1] * (before.dim() - 1)), before, average)
+        clustered[name] = torch.where(along_first(empty, before), before, average)
 
     private = {name: tensor.clone() for name, tensor in state.private.items()}
     for client, parameters in zip(sampled, trained, strict=True):
@@ -214,7 +214,7 @@ class Sums:
             shared[name] = (before + average if self.as_updates else average).to(before.dtype)
         for name, before in self.state.clustered.items():
             sums = self.sums.clustered[name]
-            weights = self.weights.view(-1, *[1] * (before.dim() - 1))
+            weights = along_first(self.weights, before)
             average = before + sums / weights if self.as_updates else sums / weights
             clustered[name] = torch.where(weights > 0, average.to(before.dtype), before)
         return Roles(shared, clustered, self.private)

@@ -1,5 +1,6 @@
 """Everything random that happens at a client in a round, drawn before it begins."""
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -47,7 +48,7 @@ def draw(
         order = torch.stack([torch.randperm(num_samples, generator=generator) for _ in range(epochs)])
     else:
         order = torch.arange(num_samples).repeat(epochs, 1)
-    num_steps = epochs * -(-num_samples // settings.batch_size)
+    num_steps = epochs * math.ceil(num_samples / settings.batch_size)
     augment = None
     if task.augment is not None:
         drawn = task.augment.draws(epochs * num_samples, generator)

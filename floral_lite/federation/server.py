@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from ..roles import Roles, is_statistic
+from ..roles import Roles, along_first, is_statistic
 from .settings import Settings
 
 # Of Adam, as torch.optim has them.
@@ -56,7 +56,7 @@ def server_step(
             elif role == "clustered":
                 # a cluster in which nobody had weight stands still
                 same = (update == 0).reshape(len(old), -1).all(dim=1)
-                step = step.masked_fill(same.view(-1, *[1] * (old.dim() - 1)), 0)
+                step = step.masked_fill(along_first(same, old), 0)
             getattr(state, role)[name] = old - step
             for key, moment in kept.items():
                 getattr(after[key], role)[name] = moment

@@ -19,7 +19,17 @@ from ..methods import ROUTER
 from ..methods.base import trainable
 from ..roles import Roles
 from ..router import leaning_logits
-from .messages import ARRAYS, CONFIG, METRICS, check, from_arrays, logger, number, read_num_samples, to_arrays
+from .messages import (
+    ARRAYS,
+    CONFIG,
+    METRICS,
+    check,
+    from_arrays,
+    logger,
+    read_num_samples,
+    read_number,
+    to_arrays,
+)
 
 # The message that asks, and what it tells a client in later rounds.
 ASK, CLUSTER = "train.ask", "cluster"
@@ -85,7 +95,7 @@ class Asking:
             BadMessage: something is wrong.
         """
         metrics = content.metric_records[METRICS]
-        num_samples, loss = read_num_samples(metrics, self.max_samples), number(metrics, "train-loss")
+        num_samples, loss = read_num_samples(metrics, self.max_samples), read_number(metrics, "train-loss")
         gradients = from_arrays(content.array_records[ARRAYS], self.weights).tensors()
         length = float(sum(gradient.double().square().sum() for gradient in gradients)) ** 0.5
         check(length <= LONGEST, f"its gradient has the norm {length:g}; it must be at most {LONGEST:g}")

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..errors import real_number, require
 from ..federation.aggregate import aggregate
-from ..roles import Roles, is_statistic
+from ..roles import Roles, along_first, is_statistic
 from .messages import Trained, by_path
 
 # The largest share that is left out at either end: the mean over the little that remains is the median.
@@ -90,7 +90,7 @@ def average_of_sums(before: Roles, replies: Sequence[Trained], as_updates: bool)
     weights = torch.stack([reply.weights for reply in replies]).sum(dim=0)
     clustered = {}
     for name, tensor in sums.clustered.items():
-        each = weights.view(-1, *[1] * (tensor.dim() - 1)).to(tensor)
+        each = along_first(weights, tensor).to(tensor)
         clustered[name] = torch.where(each > 0, tensor / each, before.clustered[name])
     found = Roles(shared, clustered, {})
     if not as_updates:

@@ -20,7 +20,7 @@ from ..federation.precision import arithmetic
 from ..federation.rounds import own_generators
 from ..federation.runs import Run, check_batches, check_run, initial_state
 from ..methods import ROUTER, Method
-from ..roles import Roles
+from ..roles import Roles, along_first
 from .asking import ASK, CLUSTER, answer, told_router
 from .messages import ARRAYS, CONFIG, METRICS, check, from_arrays, to_arrays
 from .state import OwnFile, Private
@@ -54,11 +54,11 @@ class Client:
         self.file = OwnFile(folder, str(config["federation"]), client)
         self.device = next(self.task.model.parameters()).device
         check_batches(self.task, self.settings.batch_size)
-        first = initial_state(run, self.settings, self.device, slice(client, client + 1))
-        self.first: Private = first.of_client(0).private
+        state = initial_state(run, self.settings, self.device, slice(client, client + 1))
+        self.first: Private = state.of_client(0).private
         if CLUSTER in config:
             self.first = told_router(self.first, int(config[CLUSTER]))  # type: ignore[arg-type]
-        self.sent = from_arrays(message.content.array_records[ARRAYS], first).map(self.here)
+        self.sent = from_arrays(message.content.array_records[ARRAYS], state).map(self.here)
 
     def here(self, tensor: Tensor) -> Tensor:
         """The tensor where the model is."""
@@ -147,9 +147,7 @@ def without_others(after: Roles, before: Roles, weights: Tensor) -> Roles:
     """
     others = weights == 0
     clustered = {
-        name: torch.where(
-            others.to(tensor.device).view(-1, *[1] * (tensor.dim() - 1)), before.clustered[name], tensor
-        )
+        name: torch.where(along_first(others.to(tensor.device), tensor), before.clustered[name], tensor)
         for name, tensor in after.clustered.items()
     }
     return after._replace(clustered=clustered)
@@ -159,10 +157,7 @@ def weigh(client: Roles, num_samples: float, weights: Tensor) -> Roles:
     """The pre-weighted form: N^k u^k and pi_c^k N^k a_c^k, whose sums over clients make the averages."""
     return Roles(
         {name: num_samples * tensor for name, tensor in client.shared.items()},
-        {
-            name: weights.to(tensor).view(-1, *[1] * (tensor.dim() - 1)) * tensor
-            for name, tensor in client.clustered.items()
-        },
+        {name: along_first(weights.to(tensor), tensor) * tensor for name, tensor in client.clustered.items()},
         {},
     )
 

@@ -98,7 +98,7 @@ def read_array(path: str, array: Array, like: Tensor) -> Tensor:
     return torch.from_numpy(numbers.copy())
 
 
-def number(metrics: MetricRecord, key: str) -> float:
+def read_number(metrics: MetricRecord, key: str) -> float:
     """A finite number of a reply.
 
     Raises:
@@ -117,7 +117,7 @@ def read_num_samples(metrics: MetricRecord, max_samples: float) -> float:
     Raises:
         BadMessage: it is below 1, or larger than is believed.
     """
-    num_samples = number(metrics, "num-examples")
+    num_samples = read_number(metrics, "num-examples")
     check(
         1 <= num_samples <= max_samples,
         f"num-examples is {num_samples}; it must be at least 1 and at most {max_samples:g}",
@@ -158,7 +158,7 @@ def read_trained(
     """
     metrics = content.metric_records[METRICS]
     check(
-        bool(number(metrics, "weighted")) == weighted,
+        bool(read_number(metrics, "weighted")) == weighted,
         f"the client is started with weighted={not weighted}, the server with weighted={weighted}",
     )
     num_samples = read_num_samples(metrics, max_samples)
@@ -172,7 +172,7 @@ def read_trained(
         and abs(float(weights.sum()) - num_samples) <= 1e-4 * num_samples,
         f"weights are {listed}; they must be {num_clusters} numbers >= 0 with sum {num_samples}",
     )
-    loss = number(metrics, "train-loss")
+    loss = read_number(metrics, "train-loss")
     parameters = from_arrays(content.array_records[ARRAYS], like)
     for name, tensor in parameters.shared.items():
         check(
@@ -208,7 +208,7 @@ def admitted(
             content = message.content
             kinds = [list(content.array_records), list(content.metric_records), list(content.config_records)]
             check(kinds[0] in ([], [ARRAYS]) and kinds[1:] == [[METRICS], []], f"it has the records {kinds}")
-            told = number(content.metric_records[METRICS], "round")
+            told = read_number(content.metric_records[METRICS], "round")
             check(told == round_number, f"it is the reply of round {told}")
             good[asked[node]] = read(content)
         except Exception as error:  # nothing that a reply has in it may end the run

@@ -7,7 +7,7 @@ from textwrap import shorten
 from flwr.app import Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
-from .messages import METRICS, logger, number
+from .messages import METRICS, logger, read_number
 
 # Seconds that a node has, from its connection on, for saying which client it is, since a process has to start
 # there; then rounds go on without it.
@@ -95,7 +95,7 @@ class Nodes:
             if node is None or node not in self.since:
                 continue  # it is gone
             try:
-                client = number(reply.content.metric_records[METRICS], "client")
+                client = read_number(reply.content.metric_records[METRICS], "client")
                 if client not in range(self.num_clients):
                     raise ValueError(f"it says that it is client {client:g} of {self.num_clients}")
                 self.client_of[node] = int(client)

@@ -9,7 +9,7 @@ import numpy as np
 from flwr.app import MetricRecord, RecordDict
 
 from ..federation.history import Round
-from .messages import METRICS, check, number, read_num_samples
+from .messages import METRICS, check, read_num_samples, read_number
 
 
 class Tested(NamedTuple):
@@ -28,9 +28,9 @@ def read_tested(content: RecordDict, max_samples: float) -> Tested:
     """
     metrics = content.metric_records[METRICS]
     num_samples = read_num_samples(metrics, max_samples)
-    accuracy = number(metrics, "accuracy") if "accuracy" in metrics else None
+    accuracy = read_number(metrics, "accuracy") if "accuracy" in metrics else None
     check(accuracy is None or 0 <= accuracy <= 1, f"accuracy is {accuracy}; it must be in [0, 1]")
-    return Tested(num_samples, number(metrics, "loss"), accuracy)
+    return Tested(num_samples, read_number(metrics, "loss"), accuracy)
 
 
 def add_tested(entry: Round, tested: dict[int, Tested], num_clients: int) -> MetricRecord | None:

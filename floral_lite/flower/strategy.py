@@ -109,7 +109,7 @@ class RolesStrategy(Strategy):
         self.asking = Asking(run, self.num_clusters, max_samples)
         self.min_replies, self.patience, self.max_samples = min_replies, patience, max_samples
         self.nodes, self.begun = Nodes(run.task.num_clients), 0.0
-        self.asked: dict[int, int] = {}
+        self.asked: dict[int, int] = {}  # node -> client, of the last messages
         self.probability: torch.Tensor | None = None
 
     @property

@@ -11,18 +11,13 @@ from .choices import Choices
 
 BUDGETS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 FRACTIONS = (0.05, 0.1, 0.25, 0.5, 0.75, 1.0)
-LABELS = {
-    "task": "task",
-    "methods": "methods",
+LABELS = {  # of those that have another than their name
     "num_clusters": "clusters C",
     "budget": "budget rho",
     "data_fraction": "data fraction",
     "local_epochs": "local epochs",
     "participation": "clients a round",
-    "routing": "routing",
     "precondition": "preconditioning",
-    "seed": "seed",
-    "device": "device",
 }
 
 
@@ -45,10 +40,10 @@ def controls(start: Choices) -> dict[str, ipywidgets.Widget]:
         "routing": ipywidgets.Dropdown(options=list(get_args(Routing))),
         "precondition": ipywidgets.Checkbox(indent=True),
         "seed": ipywidgets.BoundedIntText(min=0, max=1000),
-        "device": ipywidgets.Dropdown(options=devices()[::-1]),
+        "device": ipywidgets.Dropdown(options=devices()),
     }
     for name, control in made.items():
-        control.description = LABELS[name]
+        control.description = LABELS.get(name, name)
         control.style = {"description_width": "7.5em"}
         control.layout.width = "24em"
         control.value = getattr(start, name)

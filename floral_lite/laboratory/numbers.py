@@ -45,7 +45,7 @@ def row(mark: str, words: str, history: History, rate: float, num_clusters: int)
 
 
 def table(rows: Sequence[tuple[str, ...]], colours: Mapping[str, str]) -> str:
-    """HTML.
+    """The lines of all runs under their heads, as HTML.
 
     Args:
         rows: see `row`.

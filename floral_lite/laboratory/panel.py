@@ -24,7 +24,7 @@ from .code import as_code
 from .controls import choices, controls
 from .training import Progress, Training
 
-KEPT = 8  # finished runs; more thin lines could not be told apart
+MOST_KEPT = 8  # finished runs; more thin lines could not be told apart
 PAUSE = 0.5  # seconds between two drawings, at least
 ON_PAGE = (
     "<p>Here the laboratory stands where the page has a kernel: open this chapter in Colab or in JupyterLab, "
@@ -66,10 +66,10 @@ class Laboratory:
         start = Choices(device=devices()[0])
         self.controls = controls(start)
         self.training = Training(self._show)
-        self._kept: deque[Kept] = deque(maxlen=KEPT)
+        self._kept: deque[Kept] = deque(maxlen=MOST_KEPT)
         self._count = 0
         self._shown = start  # the choices of what is drawn
-        self._next = 0.0  # when it may be drawn again
+        self._next = 0.0  # when it may be drawn again; 0 before a run's first drawing
         self._picture: Picture | None = None  # of the curves
         self._resetting = False
         self._wrong = ""  # what is wrong with the choices, if that ended a run

@@ -51,7 +51,7 @@ def rates(
         axis.fill_between(np.asarray(steps), low, mean + 2 * error, color=look["color"], alpha=0.2)
     for number, (name, values) in enumerate(bounds.items()):
         colour = COLOURS[(len(measured) + number) % len(COLOURS)]
-        axis.plot(steps, values, color=colour, linestyle=BOUNDS[number % 4], label=name)
+        axis.plot(steps, values, color=colour, linestyle=BOUNDS[number % len(BOUNDS)], label=name)
     axis.set(
         xlabel="steps T",
         ylabel=r"error $f_c(\hat{w}_T) - f_c(w_c^*)$",

@@ -1,6 +1,7 @@
 """Figures of federations: their images, histories, mixtures and parameters."""
 
-from collections.abc import Collection, Mapping, Sequence, Sized
+from collections.abc import Collection, Mapping, Sequence
+from math import ceil
 
 import numpy as np
 import numpy.typing as npt
@@ -18,8 +19,10 @@ from .style import (
     colour_bar,
     figure,
     grouped_bars,
+    in_rows,
     legend,
     line_style,
+    lone_marker,
     signed_image,
     strongest,
 )
@@ -66,11 +69,6 @@ def _check_labelled(histories: object) -> None:
     )
 
 
-def _of_one(series: Sized) -> str | None:
-    """The marker of a line: one point alone would not be seen."""
-    return "o" if len(series) == 1 else None
-
-
 def curves(histories: Mapping[str, History], value: str = "test_accuracy") -> Picture:
     """A number of each run over the rounds; a run that has it nowhere, as a regression no accuracy, no line.
 
@@ -90,7 +88,7 @@ def curves(histories: Mapping[str, History], value: str = "test_accuracy") -> Pi
     factor = 100 if value == "test_accuracy" else 1
     for number, (label, history) in enumerate(histories.items()):
         series = factor * history.frame()[value].dropna()
-        axis.plot(series.index, series, label=label, marker=_of_one(series), **line_style(number))
+        axis.plot(series.index, series, label=label, marker=lone_marker(series), **line_style(number))
     axis.set(xlabel="communication round", ylabel=VALUES[value])
     axis.xaxis.set_major_locator(MaxNLocator("auto", integer=True, min_n_ticks=1))
     legend(axis)
@@ -159,7 +157,7 @@ def mixtures(history: History, rounds: Sequence[int] | None = None, title: str |
             require(number in known, f"round {number} was not evaluated; there are {sorted(known)}")
         chosen = [known[number] for number in rounds]
     across = min(len(chosen), 4)  # more would have no room for their titles
-    made, axes = _in_rows(len(chosen), across, min(2.3 * across + 1.2, 7.6), 3.4 - 0.15 * across)
+    made, axes = in_rows(len(chosen), across, min(2.3 * across + 1.2, 7.6), 3.4 - 0.15 * across)
     for axis, entry in zip(axes, chosen, strict=True):
         shown = draw_mixture(axis, entry.mixture, history.clusters)
         accuracy = float("nan") if entry.test_accuracy is None else 100 * entry.test_accuracy
@@ -167,7 +165,7 @@ def mixtures(history: History, rounds: Sequence[int] | None = None, title: str |
         axis.set_title((title or words).format(round=entry.round, accuracy=accuracy), fontsize=10)
     for axis in axes[::across]:
         axis.set_ylabel("clients, by true cluster")
-    colour_bar(made, shown, axes, MIXTURE_WEIGHT)
+    colour_bar(made, shown, axes.tolist(), MIXTURE_WEIGHT)
     return made
 
 
@@ -183,7 +181,7 @@ def run_figure(history: History) -> Picture:
     made, axes = figure(1, 2, 8.0, 3.4)
     curve, matrix = axes[0]
     series = 100 * series if accuracy else series
-    curve.plot(series.index, series, color=COLOURS[0], marker=_of_one(series))
+    curve.plot(series.index, series, color=COLOURS[0], marker=lone_marker(series))
     curve.xaxis.set_major_locator(MaxNLocator("auto", integer=True, min_n_ticks=1))
     curve.set(xlabel="communication round", ylabel="test accuracy (%)" if accuracy else "test loss")
     if accuracy:
@@ -213,20 +211,11 @@ def base_plus_adaptors(base: npt.ArrayLike, adaptors: npt.ArrayLike, mixture: np
     ]
     limit = float(np.nanquantile(np.abs(base), 0.99)) or strongest(parts)
     across = min(len(parts), 6)
-    made, axes = _in_rows(len(parts), across, min(1.7 * across, 7.6), 1.6)
+    made, axes = in_rows(len(parts), across, min(1.7 * across, 7.6), 1.6)
     for axis, part, name in zip(axes, parts, names, strict=True):
         signed_image(axis, part, limit, aspect="auto")
         axis.set_title(name, fontsize=9)
     return made
-
-
-def _in_rows(panels: int, across: int, width: float, height: float) -> tuple[Picture, list[Axes]]:
-    """A figure with so many panels, some side by side; its width and the height of a row in inches."""
-    down = -(-panels // across)
-    made, axes = figure(down, across, width, height * down)
-    for axis in axes.flat[panels:]:
-        axis.remove()
-    return made, axes.flat[:panels].tolist()
 
 
 def draw_mixture(axis: Axes, mixture: npt.ArrayLike | None, clusters: Sequence[int]) -> AxesImage:
@@ -246,5 +235,5 @@ def draw_mixture(axis: Axes, mixture: npt.ArrayLike | None, clusters: Sequence[i
     for border in np.flatnonzero(np.diff(np.sort(clusters))) + 0.5:
         axis.axhline(border, color=GREY, linewidth=1)
     num_adaptors = mixture.shape[1]  # of many not every one has room for its number
-    axis.set(xlabel="adaptor c", xticks=range(0, num_adaptors, -(-num_adaptors // 10)), yticks=[])
+    axis.set(xlabel="adaptor c", xticks=range(0, num_adaptors, ceil(num_adaptors / 10)), yticks=[])
     return shown

@@ -1,6 +1,7 @@
 """The figures of the laboratory: runs on their way, runs before them, and what their routers have come to."""
 
 from collections.abc import Mapping
+from math import ceil
 
 import numpy as np
 import pandas as pd
@@ -9,7 +10,7 @@ from matplotlib.ticker import MaxNLocator
 
 from ..federation.history import History
 from .federations import MIXTURE_WEIGHT, draw_mixture
-from .style import GREY, Picture, colour_bar, columns, figure, legend, line_style
+from .style import GREY, Picture, colour_bar, columns, figure, legend, line_style, lone_marker
 
 QUANTITIES = {"test_accuracy": "test accuracy (%)", "test_loss": "test loss"}
 
@@ -38,36 +39,16 @@ def progress(
     shown = [quantity for quantity in QUANTITIES if not regression or quantity == "test_loss"]
     width = 4.2 * len(shown)
     across = columns(list(histories), width)
-    top = 0.12 + 0.23 * -(-len(histories) // across)  # the rows of the legend
-    if again is not None and len(again.axes) == len(shown):
-        made, axes = again, np.array([again.axes])
-        for artist in [*made.legends, *(one for axis in made.axes for one in [*axis.lines, *axis.texts])]:
-            artist.remove()
-        for axis in made.axes:  # forget the limits that the old lines had
-            axis.relim()
-            axis.autoscale()
-    else:
-        made, axes = figure(1, len(shown), width, 3.3)
+    top = 0.12 + 0.23 * ceil(len(histories) / across)  # the rows of the legend
+    made = _empty(len(shown), again)
     made.set_size_inches(width, 2.95 + top)
     _fix(made, right=0.15, top=top)
     room = 20  # of the axis of rounds; it doubles when it is full
     while room < max((len(history.rounds) for history in histories.values()), default=0):
         room *= 2
-    for quantity, axis in zip(shown, axes[0], strict=True):
-        factor = 100 if quantity == "test_accuracy" else 1
-        for name, frame in (before or {}).items():
-            _draw_before(axis, name, factor * frame[quantity].dropna())
-        for number, (name, history) in enumerate(histories.items()):
-            look = line_style(number)
-            means = factor * history.frame()[quantity].dropna()
-            marker = "o" if len(means) == 1 else None
-            axis.plot(means.index, means, marker=marker, linewidth=2.2, label=name, **look)
-            clusters = factor * per_cluster(history, quantity)
-            axis.plot(clusters.index, clusters, color=look["color"], linewidth=0.7, alpha=0.6)
-        axis.set(xlabel="communication round", ylabel=QUANTITIES[quantity])
-        axis.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
+    for quantity, axis in zip(shown, made.axes, strict=True):
+        _draw_runs(axis, quantity, histories, before or {})
         axis.set_xlim(0, max(min(room, rounds), axis.get_xlim()[1]))
-        axis.set_ylim(0, 100 if quantity == "test_accuracy" else None)
     legend(made, loc="upper left", ncols=across)
     return made
 
@@ -107,6 +88,36 @@ def per_cluster(history: History, quantity: str) -> pd.DataFrame:
     clients = pd.DataFrame(values, index=[entry.round for entry in entries], columns=history.clusters)
     means: pd.DataFrame = clients.T.groupby(level=0).mean().T
     return means
+
+
+def _empty(panels: int, again: Picture | None) -> Picture:
+    """A figure with so many panels and nothing in them: the earlier one, where it has as many."""
+    if again is None or len(again.axes) != panels:
+        return figure(1, panels, 4.2 * panels, 3.3)[0]
+    for artist in [*again.legends, *(one for axis in again.axes for one in [*axis.lines, *axis.texts])]:
+        artist.remove()
+    for axis in again.axes:  # forget the limits that the old lines had
+        axis.relim()
+        axis.autoscale()
+    return again
+
+
+def _draw_runs(
+    axis: Axes, quantity: str, histories: Mapping[str, History], before: Mapping[str, pd.DataFrame]
+) -> None:
+    """A panel: runs from before, and of each run on its way the mean over all samples and each cluster's."""
+    factor = 100 if quantity == "test_accuracy" else 1
+    for name, frame in before.items():
+        _draw_before(axis, name, factor * frame[quantity].dropna())
+    for number, (name, history) in enumerate(histories.items()):
+        look = line_style(number)
+        means = factor * history.frame()[quantity].dropna()
+        axis.plot(means.index, means, marker=lone_marker(means), linewidth=2.2, label=name, **look)
+        clusters = factor * per_cluster(history, quantity)
+        axis.plot(clusters.index, clusters, color=look["color"], linewidth=0.7, alpha=0.6)
+    axis.set(xlabel="communication round", ylabel=QUANTITIES[quantity])
+    axis.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
+    axis.set_ylim(0, 100 if quantity == "test_accuracy" else None)
 
 
 def _fix(made: Picture, right: float, top: float) -> None:

@@ -80,8 +80,8 @@ def fitted_lines(
         axis.plot(inputs, wanted, "o", color=GREY, markersize=4, label="wanted")
         for scale, shift in pairs[1:-1]:
             axis.plot(ends, scale * ends + shift, color=colour, linewidth=0.8, alpha=0.5)
-        for (scale, shift), look in ((pairs[0], "--"), (pairs[-1], "-")):
-            axis.plot(ends, scale * ends + shift, look, color=colour, linewidth=2.4 if look == "-" else 1.2)
+        for (scale, shift), dash, width in ((pairs[0], "--", 1.2), (pairs[-1], "-", 2.4)):
+            axis.plot(ends, scale * ends + shift, dash, color=colour, linewidth=width)
         axis.set(
             xlabel="input x",
             ylabel="output",

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 from matplotlib.axes import Axes
 
-from .style import COLOURS, GREY, Picture, figure, legend, mark_style
+from .style import COLOURS, GREY, Picture, figure, in_rows, legend, mark_style
 
 EAST, NORTH = "east (100 m)", "north (100 m)"
 COLUMNS = 3  # panels a row
@@ -56,11 +56,8 @@ def answers(clients: npt.ArrayLike, clusters: npt.ArrayLike, found: Mapping[str,
         found: answers by title.
     """
     clients, clusters = np.asarray(clients), np.asarray(clusters)
-    rows = -(-len(found) // COLUMNS)
-    made, axes = figure(rows, COLUMNS, 1.5 * COLUMNS + 0.4, 3.2 * rows)
-    for axis in axes.flat[len(found) :]:
-        axis.remove()
-    for axis, (title, answer) in zip(axes.flat, found.items(), strict=False):
+    made, axes = in_rows(len(found), COLUMNS, 1.5 * COLUMNS + 0.4, 3.2)
+    for axis, (title, answer) in zip(axes, found.items(), strict=True):
         models, personal = np.asarray(answer.models), np.asarray(answer.personal)
         for client, own in zip(clients, personal, strict=True):
             axis.plot(*zip(client, own, strict=True), color=GREY, linewidth=0.8, zorder=1)
@@ -69,8 +66,8 @@ def answers(clients: npt.ArrayLike, clusters: npt.ArrayLike, found: Mapping[str,
         axis.scatter(*models.T, marker="*", s=90, color=GREY, edgecolor="white", linewidth=0.6, zorder=3)
         axis.set_title(title, fontsize=10)
         _street(axis, clients)
-    for row in axes:
-        row[0].set_ylabel(NORTH)
+    for axis in axes[::COLUMNS]:
+        axis.set_ylabel(NORTH)
     return made
 
 

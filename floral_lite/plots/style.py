@@ -7,7 +7,8 @@ on white and on dark pages, and the background is transparent.
 import base64
 import html
 import io
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Sized
+from math import ceil
 from threading import Lock
 from typing import Any, Literal
 
@@ -27,7 +28,7 @@ COLOURS[6], COLOURS[8] = to_rgb("#7b4bff"), to_rgb("#a0522d")
 MARKERS = "os^DvPX*<h"
 DASHES: tuple[Literal["-", "--", ":", "-."], ...] = ("-", "--", ":", "-.")
 # matplotlib has one style for all threads: two that borrow it at once would give back each other's
-STYLE = Lock()
+STYLE_LOCK = Lock()
 
 
 class Picture(Figure):
@@ -55,9 +56,33 @@ def figure(rows: int, columns: int, width: float, height: float) -> tuple[Pictur
     text = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color")
     style = {**dict.fromkeys(text, GREY), "axes.facecolor": "none"}
     hidden = {"axes.spines.top": False, "axes.spines.right": False}
-    with STYLE, sns.axes_style("ticks", {**style, **hidden}):
+    with STYLE_LOCK, sns.axes_style("ticks", {**style, **hidden}):
         made = Picture(figsize=(width, height), layout="constrained", facecolor="none")
         return made, made.subplots(rows, columns, squeeze=False)
+
+
+def in_rows(
+    panels: int, across: int, width: float, height: float, around: float = 0.0
+) -> tuple[Picture, npt.NDArray[np.object_]]:
+    """An empty figure with so many panels, some of them side by side, and its axes, an array (panels,).
+
+    Args:
+        panels: how many, >= 1.
+        across: how many of them stand side by side.
+        width: of the figure, in inches.
+        height: of a row, in inches.
+        around: height above and below all rows, in inches.
+    """
+    down = ceil(panels / across)
+    made, axes = figure(down, across, width, height * down + around)
+    for axis in axes.flat[panels:]:
+        axis.remove()
+    return made, axes.flat[:panels]
+
+
+def lone_marker(series: Sized) -> str | None:
+    """The marker of a line over a series: one point alone would not be seen without."""
+    return "o" if len(series) == 1 else None
 
 
 def line_style(number: int) -> dict[str, Any]:

@@ -1,7 +1,6 @@
 """Figures of chapters on the paper's tables: beside its numbers, overfitting, mixtures, prices."""
 
 from collections.abc import Mapping, Sequence
-from math import ceil
 from typing import Any
 
 import numpy as np
@@ -12,19 +11,16 @@ from matplotlib.axis import Axis
 from matplotlib.ticker import LogLocator, NullFormatter
 
 from .federations import MIXTURE_WEIGHT, draw_mixture
-from .style import COLOURS, GREY, Picture, colour_bar, figure, legend, line_style, mark_style
+from .style import COLOURS, GREY, Picture, colour_bar, figure, in_rows, legend, line_style, mark_style
 
 
 def panels(titles: Sequence[str], width: float, height: float, across: int = 2) -> tuple[Picture, list[Axes]]:
     """A figure with a titled panel for each name, so many in a row; sizes of a panel in inches."""
     across = min(across, len(titles))
-    down = ceil(len(titles) / across)
-    made, axes = figure(down, across, width * across + 0.6, height * down + 0.6)
-    for axis, title in zip(axes.flat, titles, strict=False):
+    made, axes = in_rows(len(titles), across, width * across + 0.6, height, around=0.6)
+    for axis, title in zip(axes, titles, strict=True):
         axis.set_title(title, fontsize=10)
-    for axis in axes.flat[len(titles) :]:
-        axis.set_axis_off()
-    return made, axes.flat[: len(titles)].tolist()
+    return made, axes.tolist()
 
 
 def name_rows(axis: Axes, names: Sequence[str], shown: bool) -> None:

@@ -95,6 +95,7 @@ def from_clients(
             f"{way_out}",
         )
     names = list(train)
+    require(len(names) > 0, "train is empty; give at least one client's inputs and targets")
 
     first = seeded(builder(model), seed)
     dtype = first_dtype(first)
@@ -109,7 +110,6 @@ def from_clients(
             shards[client] = Shard(*(tensor[kept] for tensor in shard))
     else:
         tested = {client: _read(f"test[{client!r}]", test[client], loss, dtype) for client in names}
-    require(len(names) > 0, "train is empty; give at least one client's inputs and targets")
     shapes = {tuple(shard.inputs.shape[1:]) for shard in (*shards.values(), *tested.values())}
     require(len(shapes) == 1, f"inputs have the shapes {sorted(shapes)}; all clients need the same one")
     splits = {"train": shards, "test": tested}

@@ -51,22 +51,26 @@ def image_task(
     deal: Deal = dealt_evenly,
 ) -> Callable[[Path | str | None], Make]:
     """What `Recipe.prepare` is for images: read them, deal them, let each cluster see them in its own way."""
+    return lambda data: partial(_make, source(data), build, view, deal)
 
-    def prepare(data: Path | str | None) -> Make:
-        images = source(data)
 
-        def make(clusters: Tensor, num_clusters: int, seed: int) -> tuple[nn.Module, Pool, Pool]:
-            transform = None if view is None else partial(view, num_clusters=num_clusters)
+def _make(
+    images: Images,
+    build: Callable[[], nn.Module],
+    view: ClusterView | None,
+    deal: Deal,
+    clusters: Tensor,
+    num_clusters: int,
+    seed: int,
+) -> tuple[nn.Module, Pool, Pool]:
+    """The model, and every client's train and test images."""
+    transform = None if view is None else partial(view, num_clusters=num_clusters)
 
-            def pool(pixels: Tensor, labels: Tensor, split: str) -> Pool:
-                rows_of = deal(labels, clusters, num_clusters, stream(seed, split))
-                sizes = tuple(map(len, rows_of))
-                return Pool(pixels, labels, torch.cat(rows_of), sizes, tuple(clusters.tolist()), transform)
+    def pool(pixels: Tensor, labels: Tensor, split: str) -> Pool:
+        rows_of = deal(labels, clusters, num_clusters, stream(seed, split))
+        sizes = tuple(map(len, rows_of))
+        return Pool(pixels, labels, torch.cat(rows_of), sizes, tuple(clusters.tolist()), transform)
 
-            model = seeded(build, seed)
-            train = pool(images.train_images, images.train_labels, "train")
-            return model, train, pool(images.test_images, images.test_labels, "test")
-
-        return make
-
-    return prepare
+    model = seeded(build, seed)
+    train = pool(images.train_images, images.train_labels, "train")
+    return model, train, pool(images.test_images, images.test_labels, "test")

@@ -20,7 +20,6 @@ from nbformat.v4 import new_code_cell as code
 from nbformat.v4 import new_markdown_cell as text
 
 from floral_lite.experiments import cells
-from floral_lite.experiments.paper import METHODS
 
 
 def chapter() -> NotebookNode:
@@ -239,7 +238,7 @@ def test_the_page_for_lecturers_says_what_is_there() -> None:
         page.splitlines()
     )
     tables = re.findall(r"floral-lite table methods --columns (\S+) --rows (\S+)", page)
-    assert [len(cells(METHODS, columns.split(","), rows.split(","))) for columns, rows in tables] == [8, 4]
+    assert [len(cells("methods", columns.split(","), rows.split(","))) for columns, rows in tables] == [8, 4]
     (own_task,) = re.findall(r"```python\n(.*?)```", page, re.S)
     exec(own_task, {"print": lambda accuracy: None})
 

@@ -19,14 +19,10 @@ from floral_lite.models import mlp, seeded
 def make(config: Mapping[str, Any]) -> Run:
     """Task, method and seed, the same on every machine; only the data are each machine's own."""
     num_clients = config["num-clients"]
-    data = {
-        "train_inputs": torch.zeros(1, 64),
-        "train_targets": torch.zeros(1, dtype=torch.long),
-    }  # the server's
+    train = test = Shard(torch.zeros(1, 64), torch.zeros(1, dtype=torch.long))  # the server's
     if "data" in config:
         data = load_file(config["data"])
-    train = Shard(data["train_inputs"], data["train_targets"])
-    test = Shard(data.get("test_inputs", train.inputs), data.get("test_targets", train.targets))
+        train, test = (Shard(data[f"{kind}_inputs"], data[f"{kind}_targets"]) for kind in ("train", "test"))
     task = Task(
         name="digits",
         model=seeded(lambda: mlp(64, 32, 10), 0),
