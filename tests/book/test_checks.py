@@ -132,7 +132,7 @@ def at_hand(exercise: Exercise) -> dict[str, Any]:
     kinds = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef)
     for cell in cells:
         if cell.cell_type == "code" and "%pip" not in cell.source:
-            body = [node for node in ast.parse(cell.source).body if isinstance(node, kinds)]
+            body: list[ast.stmt] = [node for node in ast.parse(cell.source).body if isinstance(node, kinds)]
             exec(compile(ast.Module(body, []), path.name, "exec"), found)
     exec(exercise.given, found)
     return found
