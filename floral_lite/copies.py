@@ -16,5 +16,16 @@ def copied(model: nn.Module) -> nn.Module:
         >>> copied(layer).features.requires_grad
         False
     """
-    kept = (value for layer in model.modules() for value in vars(layer).values() if isinstance(value, Tensor))
-    return copy.deepcopy(model, {id(each): each.detach().clone() for each in kept if not each.is_leaf})
+    memo: dict[int, Tensor] = {}
+
+    def look(value: object) -> None:
+        if isinstance(value, Tensor):
+            if not value.is_leaf:
+                memo[id(value)] = value.detach().clone()
+        elif isinstance(value, dict | list | tuple):
+            for inner in value.values() if isinstance(value, dict) else value:
+                look(inner)
+
+    for layer in model.modules():
+        look(vars(layer))
+    return copy.deepcopy(model, memo)

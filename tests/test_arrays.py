@@ -1,7 +1,6 @@
 """Tasks out of a user's own arrays."""
 
 from collections.abc import Callable
-from contextlib import nullcontext
 from threading import Lock
 from typing import Any
 
@@ -348,13 +347,25 @@ class Kept(nn.Linear):
         self.kept = kept(self)
 
 
-@pytest.mark.parametrize("copyable", [True, False])
-def test_a_network_may_keep_a_tensor_and_where_it_cannot_be_copied_python_says_so(copyable: bool) -> None:
-    def build() -> Kept:
-        return Kept(lambda layer: 2 * layer.weight if copyable else Lock())
+KEPT: list[Callable[[Kept], object]] = [
+    lambda layer: 2 * layer.weight,
+    lambda layer: [2 * layer.weight],
+    lambda layer: {"seen": (1, 2 * layer.weight)},
+]
 
-    with nullcontext() if copyable else pytest.raises(TypeError, match=r"cannot pickle '_thread\.lock'"):
-        tasks.from_arrays(IMAGES.reshape(120, 36), LABELS, **{**FOUR, "model": build, "num_clusters": 1})
+
+@pytest.mark.parametrize("kept", KEPT)
+@pytest.mark.parametrize("as_function", [True, False])
+def test_a_network_may_keep_tensors(kept: Callable[[Kept], object], as_function: bool) -> None:
+    model = (lambda: Kept(kept)) if as_function else Kept(kept)
+    task = tasks.from_arrays(IMAGES.reshape(120, 36), LABELS, **{**FOUR, "model": model, "num_clusters": 1})
+    assert isinstance(task.model, Kept)
+
+
+def test_where_a_network_cannot_be_copied_python_says_so() -> None:
+    model = Kept(lambda _: Lock())
+    with pytest.raises(TypeError, match=r"cannot pickle '_thread\.lock'"):
+        tasks.from_arrays(IMAGES.reshape(120, 36), LABELS, **{**FOUR, "model": model, "num_clusters": 1})
 
 
 class Square(nn.Module):

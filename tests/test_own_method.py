@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from floral_lite import Floral, InputError, Router, Task, methods, personal_model, train
 from floral_lite.adaptors import KINDS, VectorAdaptor
 from floral_lite.factored import Blend
+from floral_lite.federation.record import plain
 from floral_lite.methods import ROUTER, Method, Part
 from floral_lite.methods.base import SampleLoss
 from floral_lite.methods.partly_private import PartlyPrivate
@@ -697,6 +698,37 @@ def test_a_verb_that_is_put_on_an_object_is_followed(task: Task, verb: str, own:
     agree(*(train(task, method, engine=engine, rounds=1) for engine in ("fast", "loop")))
 
 
+class Counting(Shared):
+    """It counts the rounds of each client, in place."""
+
+    def initialise(self, clusters: Tensor, seed: int) -> Roles:
+        return super().initialise(clusters, seed)._replace(private={"rounds": torch.zeros(len(clusters), 1)})
+
+    def begin(self, client: Roles, losses: Tensor | None) -> Roles:
+        client.private["rounds"].add_(1)
+        return client
+
+
+class CountingAhead(Counting):
+    """The same, with models that are trained on before a test."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__(model)
+        self.adaptation = Counting(model)
+
+
+@pytest.mark.parametrize("take", [Counting, CountingAhead])
+@pytest.mark.parametrize("stateful", [True, False])
+@pytest.mark.parametrize("way", [{"engine": "loop"}, {}, {"max_memory": 1}])
+def test_what_begin_writes_in_place_is_the_client_s_alone(
+    task: Task, take: type[Method], stateful: bool, way: Any
+) -> None:
+    """With max_memory=1 clients are trained one by one."""
+    method, everyone = take(task.model), {"participation": 1.0, "rounds": 3, "evaluate_every": 1}
+    state = train(task, method, stateful=stateful, **everyone, **way).state
+    assert state.private["rounds"].flatten().tolist() == [3.0 if stateful else 1.0] * task.num_clients
+
+
 class Pulled(Shared):
     """With a setting of its own, and one that it keeps under another name."""
 
@@ -712,6 +744,14 @@ class StrongProx(methods.FedProx):
         self.strength = strength
 
 
+class ModelLast(methods.FedProx):
+    """Its constructor takes the model last."""
+
+    def __init__(self, rates: dict[tuple[str, str], float], model: nn.Module) -> None:
+        super().__init__(model, proximal=0.5)
+        self.rates = rates
+
+
 class TwoModels(methods.Ensemble):
     """It settles what the method under it leaves open."""
 
@@ -724,6 +764,11 @@ def test_a_subclass_records_its_own_settings_and_those_it_hands_on() -> None:
     assert StrongProx(model, 3.0, proximal=0.5).options() == {"strength": 3.0, "proximal": 0.5}
     ensemble = methods.Ensemble(model, num_clusters=2, routing="optimal")
     assert TwoModels(model).options() == ensemble.options()
+    rates = {("0", "weight"): 0.1}
+    assert ModelLast(rates, model).options() == {"rates": rates, "proximal": 0.5}
+    # keys that are no words, and sets of words, whose order is another in every process
+    assert plain(ModelLast(rates, model).options())["rates"] == "{('0', 'weight'): 0.1}"
+    assert plain({"private": {"c", "a", "b"}}) == {"private": ["a", "b", "c"]}
 
 
 def test_a_run_is_not_resumed_with_another_setting_of_ones_own(task: Task, tmp_path: Path) -> None:

@@ -42,6 +42,8 @@ def local_training(
     shard = task.train[index]
     draws = Draws(*(None if drawn is None else drawn.to(shard.inputs.device) for drawn in draws))  # type: ignore[arg-type]
     augmented = [] if draws.augment is None else batches(draws.augment, settings.batch_size)
+    # copies: `begin` may write in private tensors
+    client = client._replace(private={name: own.clone() for name, own in client.private.items()})
     client = start = method.begin(client, candidate_losses(task, method, client, shard))
     task.model.train()
     velocity = client.map(torch.zeros_like)

@@ -201,4 +201,6 @@ def stack(members: Sequence[Member], jobs: Sequence[Job], stateful: bool) -> Rol
             return tensors[0].expand(len(jobs), *tensors[0].shape)
         return torch.stack(list(tensors))
 
-    return starts[0].with_tensors(map(together, zip(*each, strict=True)))
+    client = starts[0].with_tensors(map(together, zip(*each, strict=True)))
+    # of one client alone it is the state's own, and `begin` may write in private tensors
+    return client._replace(private={name: own.clone() for name, own in client.private.items()})

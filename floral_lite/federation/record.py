@@ -142,10 +142,21 @@ def printed(value: object) -> str:
 
 def plain(config: Mapping[str, Any]) -> dict[str, Any]:
     """A configuration as its file keeps it: arrays and their numbers as Python's, others by their repr."""
-    told = json.dumps(
-        config, default=lambda value: value.tolist() if hasattr(value, "tolist") else printed(value)
-    )
-    return dict(json.loads(told))
+    return {name: readable(value) for name, value in config.items()}
+
+
+def readable(value: object) -> object:
+    """A value as JSON gives it back."""
+
+    def other(value: Any) -> object:
+        if isinstance(value, set | frozenset):  # words in a set have another order in every process
+            return sorted(value, key=repr)
+        return value.tolist() if hasattr(value, "tolist") else printed(value)
+
+    try:
+        return json.loads(json.dumps(value, default=other))
+    except TypeError:  # a dictionary's keys are no words
+        return printed(value)
 
 
 def network_of(task: Task) -> str:

@@ -245,5 +245,6 @@ class Method(ABC):
         # a class of a user's own hands some on to the one of this package that it is made from
         kinds = type(self).__mro__
         first = [kind.__module__.startswith("floral_lite.") for kind in kinds].index(True)
-        taken = [name for kind in kinds[: first + 1] for name in [*signature(kind).parameters][1:]]
-        return {name: vars(self)[name] for name in taken if name in vars(self)}
+        taken = [name for kind in kinds[: first + 1] for name in signature(kind).parameters]
+        kept = {name: vars(self)[name] for name in taken if name in vars(self)}
+        return {name: value for name, value in kept.items() if not isinstance(value, nn.Module)}

@@ -1,6 +1,5 @@
 """How a user's own arrays and models are read, and what is refused."""
 
-import copy
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -34,7 +33,7 @@ def builder(model: nn.Module | Callable[[], nn.Module]) -> Callable[[], nn.Modul
     require(
         callable(model), f"model is {model!r}; give a network, or a function of no arguments that builds one"
     )
-    return partial(copy.deepcopy, model) if isinstance(model, nn.Module) else model
+    return partial(copied, model) if isinstance(model, nn.Module) else model
 
 
 def read_arrays(images_name: str, images: Array, labels_name: str, labels: Array) -> tuple[Tensor, Tensor]:
