@@ -8,7 +8,8 @@ from torch import Tensor, nn
 def copied(model: nn.Module) -> nn.Module:
     """A copy of a model, also where a layer keeps a tensor of its last forward pass, such as its features.
 
-    Torch copies no tensor that still has its graph, so those are copied without it.
+    Torch copies no tensor that still has its graph, so those are copied without it, also in lists, tuples
+    and dictionaries.
 
     Example:
         >>> layer = nn.Linear(2, 1)

@@ -1,7 +1,6 @@
 """A local step of many clients at once, for any network: the readable step under torch.vmap."""
 
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -41,7 +40,7 @@ def vmapped_step(
 
         return local_step(method, settings, client, velocity, take)
 
-    axes: Any = (0, 0, Batch(*(None if given is None else 0 for given in batch)), 0)  # type: ignore[arg-type]
+    axes = (0, 0, Batch._make(None if given is None else 0 for given in batch), 0)
     with under_vmap(task.model):
         stepped, moving, losses = torch.vmap(step, axes, randomness="different")(
             client, velocity, batch, start
@@ -62,7 +61,7 @@ def single_step(
     start: Roles,
 ) -> Tensor:
     """The same for a stack of one, as the loop takes it: under vmap norms and pooling take longer."""
-    alone = Batch(*(None if given is None else given[0] for given in batch))  # type: ignore[arg-type]
+    alone = Batch._make(None if given is None else given[0] for given in batch)
     take = partial(gradient, task, method, settings, alone, start.at(0), route="auto")
     stepped, moving, loss = local_step(method, settings, client.at(0), velocity.at(0), take)
     client.copy_(stepped.map(lambda tensor: tensor[None]))
