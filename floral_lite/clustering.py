@@ -141,7 +141,17 @@ def white(places: NDArray[np.float64]) -> NDArray[np.float64]:
 def unexplained(
     places: NDArray[np.float64], num_clusters: int, seed: int, starts: int
 ) -> tuple[float, NDArray[np.int32]]:
-    """Log u and the clusters (K,) of k-means on centred places; u is the share of squares within clusters."""
+    """What k-means leaves unexplained of centred places, and how it groups them.
+
+    Args:
+        places: a row a client, shape (K, D), centred.
+        num_clusters: C, at most K.
+        seed: of k-means.
+        starts: how often k-means starts anew; the best counts.
+
+    Returns:
+        log u, where u in (0, 1] is the share of squares within clusters, and the clusters, shape (K,).
+    """
     from sklearn.cluster import KMeans
     from sklearn.exceptions import ConvergenceWarning
 

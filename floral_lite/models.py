@@ -17,6 +17,11 @@ CIFAR_STATISTICS = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)
 def mlp(num_inputs: int, num_hidden: int, num_outputs: int) -> nn.Module:
     """The two-layer ReLU net of the paper's MNIST task, on flattened inputs.
 
+    Args:
+        num_inputs: d_x, features of a flattened input.
+        num_hidden: d_h, the width of the hidden layer.
+        num_outputs: d_y, labels.
+
     Source: section 'Experiments', 'MNIST and CIFAR-10'.
     """
     return nn.Sequential(

@@ -78,6 +78,8 @@ def match_labels(outputs: Tensor, labels: Tensor) -> Tensor:
         InputError: the shapes do not fit, a label is out of range, outputs has NaN or infinity, or every
             model rules a label out.
 
+    Source: appendix 'Router Update', with a uniform prior.
+
     Example:
         >>> outputs = torch.tensor([[[9.0, 1.0]], [[1.0, 3.0]]]).log()  # 90% and 25% for label 0
         >>> match_labels(outputs, torch.tensor([0]))

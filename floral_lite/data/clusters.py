@@ -53,6 +53,11 @@ def rotate(images: Tensor, cluster: int, num_clusters: int) -> Tensor:
 def shift_labels(labels: Tensor, cluster: int, num_labels: int) -> Tensor:
     """Labels moved on by the cluster's number: y -> (y + c) mod num_labels.
 
+    Args:
+        labels: integers in [0, num_labels), any shape.
+        cluster: c, any whole number.
+        num_labels: how many labels there are.
+
     Source: section 'Experiments', 'MNIST and CIFAR-10'.
 
     Example:

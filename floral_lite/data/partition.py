@@ -13,6 +13,10 @@ MIN_SAMPLES = 10
 def diagonal_clusters(num_clients: int, num_clusters: int) -> Tensor:
     """The paper's 'diagonal' assignment: client k is in cluster k mod C, shape (K,).
 
+    Args:
+        num_clients: K.
+        num_clusters: C >= 1.
+
     Source: section 'Synthetic Linear'.
     """
     return torch.arange(num_clients) % num_clusters
@@ -20,6 +24,11 @@ def diagonal_clusters(num_clients: int, num_clusters: int) -> Tensor:
 
 def split_evenly(num_samples: int, num_clients: int, generator: torch.Generator) -> list[Tensor]:
     """The row numbers of each client's samples: all samples, dealt at random, sizes differ by at most 1.
+
+    Args:
+        num_samples: N, of all clients together.
+        num_clients: K.
+        generator: deals.
 
     Raises:
         InputError: there are more clients than samples, or none.

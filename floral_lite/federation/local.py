@@ -105,7 +105,10 @@ def gradient(
 def objective(
     task: Task, method: Method, settings: Settings, batch: Batch, start: Roles, route: Route, client: Roles
 ) -> tuple[Tensor, tuple[Tensor, Roles]]:
-    """What a client minimises on a batch; and its loss alone, and its statistics as they move."""
+    """What a client minimises on a batch; and its loss alone, and its statistics as they move.
+
+    Source: section 'Practical Implementation', (FML); other methods name theirs.
+    """
     with forward_pass(settings.precision, batch.inputs.device):
         # f^k(sum_c pi_c^k w_c^k), or whatever else the method makes of its networks
         networks = method.networks(client, batch.noise)
@@ -198,7 +201,14 @@ class Score(NamedTuple):
 def evaluate(task: Task, method: Method, client: Roles, shard: Shard) -> Score:
     """The loss and accuracy (in [0, 1]) of one client's personal model on a shard, in evaluation mode.
 
-    The task's model stays in that mode.
+    Args:
+        task: the model and the loss; the model stays in evaluation mode.
+        method: who shares what.
+        client: the client's parameters, see `Roles.of_client`.
+        shard: its test samples, or others.
+
+    Returns:
+        The mean loss, and the accuracy, or None where targets are no labels.
     """
     task.model.eval()
     all_outputs, _ = run(task.model, method, client, method.networks(client), shard.inputs)

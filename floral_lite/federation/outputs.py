@@ -24,6 +24,15 @@ def outputs_together(
 ) -> Iterator[tuple[list[Tensor], Tensor, Tensor]]:
     """What networks of a stack of clients make of their shards, some rows at a time.
 
+    Args:
+        members: the runs of the stack.
+        jobs: the k clients, each of one of these runs.
+        split: "train" or "test".
+        layers: of a model that is a chain of known ones; None: torch's vmap runs the model.
+        client: the clients' parameters, each with a first axis k.
+        networks: the networks that a method makes of a client's parameters.
+        num_rows: samples of each client at a time.
+
     Yields:
         The outputs of each network (k, B, ...), the targets (k, B), and each sample's share of its
         client's whole shard (k, B).
