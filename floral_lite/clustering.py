@@ -112,7 +112,7 @@ def directions(gradients: Sequence[Tensor]) -> Tensor:
     total = torch.zeros(len(gradients[0]), len(gradients[0]), dtype=torch.float64)
     for gradient in gradients:
         # the squares may overflow in half precision
-        gradient = gradient.to(torch.promote_types(gradient.dtype, torch.float32))
+        gradient = gradient.detach().to(torch.promote_types(gradient.dtype, torch.float32))
         # what all clients have in common tells nothing
         apart = (gradient - gradient.mean(dim=0)).reshape(len(gradient), -1)
         # a power of two, which rounds nothing: squares of large gradients overflow, of small ones vanish
