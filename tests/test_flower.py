@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-pytest.importorskip("flwr", reason="Flower is not installed: pip install 'floral-lite[flower]'")
+pytest.importorskip("flwr", reason="Flower is not installed: pip install 'flwr>=1.41'")
 
 from flwr.app import Array, ConfigRecord, Context, Message, RecordDict
 

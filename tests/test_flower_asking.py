@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import nn
 
-pytest.importorskip("flwr", reason="Flower is not installed: pip install 'floral-lite[flower]'")
+pytest.importorskip("flwr", reason="Flower is not installed: pip install 'flwr>=1.41'")
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.clientapp.mod import LocalDpMod

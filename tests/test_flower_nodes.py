@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("flwr", reason="Flower is not installed: pip install 'floral-lite[flower]'")
+pytest.importorskip("flwr", reason="Flower is not installed: pip install 'flwr>=1.41'")
 
 from flwr.app import Context, Error, Message, MetricRecord, RecordDict
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-pytest.importorskip("flwr", reason="Flower is not installed: pip install 'floral-lite[flower]'")
+pytest.importorskip("flwr", reason="Flower is not installed: pip install 'flwr>=1.41'")
 
 from floral_lite import History, Shard
 from floral_lite.models import seeded

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-pytest.importorskip("flwr", reason="Flower is not installed: pip install 'floral-lite[flower]'")
+pytest.importorskip("flwr", reason="Flower is not installed: pip install 'flwr>=1.41'")
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 from flwr.server.superlink.linkstate.utils import (

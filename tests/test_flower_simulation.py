@@ -8,7 +8,7 @@ from types import ModuleType
 import pytest
 import torch
 
-pytest.importorskip("flwr", reason="Flower is not installed: pip install 'floral-lite[flower]'")
+pytest.importorskip("flwr", reason="Flower is not installed: pip install 'flwr>=1.41'")
 
 from floral_lite import History, Run, Task, methods, tasks
 from floral_lite.flower import client_app, server_app

@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-pytest.importorskip("flwr", reason="Flower is not installed: pip install 'floral-lite[flower]'")
+pytest.importorskip("flwr", reason="Flower is not installed: pip install 'flwr>=1.41'")
 
 from floral_lite import InputError
 from floral_lite.flower.state import OwnFile

@@ -4,7 +4,7 @@ try:
     import flwr  # noqa: F401
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(
-        "floral_lite.flower needs Flower, which has Python 3.11 or newer: pip install 'floral-lite[flower]'"
+        "floral_lite.flower needs Flower, which has Python 3.11 or newer: pip install 'flwr>=1.41'"
     ) from error
 
 from .client import client_app
