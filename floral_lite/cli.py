@@ -108,7 +108,7 @@ def run(
     # two processes would take away each other's checkpoints
     context.with_resource(alone_in(out))
     checkpoints = out / "checkpoints"
-    rounds_done = done_before(out, checkpoints, resume)
+    behind = done_before(out, checkpoints, resume)
     # before the data are loaded and the bar is drawn
     single = {"budget": budget, "rank": rank, "num_clusters": num_clusters, "routing": routing}
     options = named(single, "--option", option or ())
@@ -139,7 +139,7 @@ def run(
     federations: list[Federation] = []
     try:
         # the bar's speed is of the rounds from here on
-        with tqdm(total=settings.rounds, initial=rounds_done, unit="round") as bar:
+        with tqdm(total=settings.rounds, initial=behind, unit="round") as bar:
             for federations in checkpointed_rounds(
                 runs,
                 settings,
@@ -156,14 +156,12 @@ def run(
             save_checkpoint(federations, checkpoints)
             typer.echo(f"the same command with --out {quote(str(out))} --resume goes on from here")
         else:
-            kept = (
-                f"the {rounds_done} rounds from before are" if resume else "nothing was done yet, nothing is"
-            )
-            typer.echo(f"{kept} kept")
+            told = f"the {behind} rounds from before are" if resume else "nothing was done yet, nothing is"
+            typer.echo(f"{told} kept")
         raise typer.Exit(commands.STOPPED) from None
     finally:
-        for federation, number in zip(federations, numbers, strict=False):
-            save(federation.history, out if seeds == 1 else out / f"seed-{number}")
+        folders = [out] if seeds == 1 else [out / f"seed-{number}" for number in numbers]
+        save({folder: each.history for folder, each in zip(folders, federations, strict=False)})
         if len(federations) > 1 and federations[0].history.evaluated:
             from .report import over_seeds
 
@@ -172,14 +170,16 @@ def run(
 
 def done_before(out: Path, checkpoints: Path, resume: bool) -> int:
     """The rounds behind a run to go on with, 0 of a new one; InputError where the folder suits neither."""
-    resumed = load_checkpoint(checkpoints) if resume else None
+    resumed = load_checkpoint(checkpoints)
+    # checkpoints of which none was ever whole have nothing to lose
+    empty = {LOCK} if resumed else {LOCK, checkpoints.name}
     require(
         not resume or resumed is not None,
         f"out is {out}, where there is no checkpoint: name the folder of the run that was interrupted, "
         "or begin anew in another without --resume",
     )
     require(
-        resume or {path.name for path in out.iterdir()} <= {LOCK},
+        resume or {path.name for path in out.iterdir()} <= empty,
         f"out is {out}, which holds another run or other files; name a new folder, or add --resume",
     )
     return len(resumed[0].history.rounds) if resumed else 0
@@ -209,18 +209,19 @@ def show_progress(bar: "tqdm[Any]", histories: list[History]) -> None:
     bar.update(len(histories[0].rounds) - bar.n)
 
 
-def save(history: History, out: Path) -> None:
-    """Write history.json and, where a round was evaluated, print the summary and draw the figure."""
-    path = out / "history.json"
-    history.save(path, replace=True)
-    typer.echo(f"{len(history.rounds)} rounds are kept in {path}")
-    if history.evaluated:
-        from . import plots
-        from .experiments import figures
-        from .report import summary
+def save(histories: dict[Path, History]) -> None:
+    """Write each history.json, all before printing, which may fail; then draw and sum up what was tested."""
+    for out, history in histories.items():
+        history.save(out / "history.json", replace=True)
+    for out, history in histories.items():
+        typer.echo(f"{len(history.rounds)} rounds are kept in {out / 'history.json'}")
+        if history.evaluated:
+            from . import plots
+            from .experiments import figures
+            from .report import summary
 
-        figures.save(plots.run_figure(history), out / "figure.png")
-        typer.echo(summary(history).to_string())
+            figures.save(plots.run_figure(history), out / "figure.png")
+            typer.echo(summary(history).to_string())
 
 
 def main() -> None:

@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+import typer
 from matplotlib.figure import Figure
 from torch import Tensor
 from tqdm import tqdm
@@ -424,6 +425,32 @@ def test_a_resumed_run_that_is_stopped_at_once_says_what_is_kept(
     assert "the 2 rounds from before are kept" in capsys.readouterr().out
     assert call(monkeypatch, *command[:-1], "new") == 130
     assert "nothing was done yet, nothing is kept" in capsys.readouterr().out
+
+
+def test_where_no_checkpoint_was_ever_whole_a_run_begins_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    command = ["run", "synthetic-linear", "--method", "fedavg", "--rounds", "1", "--out", "kept"]
+    with monkeypatch.context() as patched:
+        patched.setattr(checkpoint, "save", Mock(side_effect=OSError(errno.ENOSPC, "no space")))
+        assert call(monkeypatch, *command) == 1
+    assert Path("kept/checkpoints/unfinished").is_dir()
+    assert call(monkeypatch, *command, "--resume") == 2
+    assert call(monkeypatch, *command) == 0
+    assert call(monkeypatch, *command) == 2
+    assert "holds another run" in capsys.readouterr().err
+
+
+def test_every_seed_s_history_is_kept_where_nobody_listens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(typer, "echo", Mock(side_effect=BrokenPipeError))
+    command = ["run", "synthetic-linear", "--method", "fedavg", "--rounds", "1", "--seeds", "2"]
+    with pytest.raises(BrokenPipeError):
+        call(monkeypatch, *command, "--out", "kept")
+    assert len(list(tmp_path.glob("kept/seed-*/history.json"))) == 2
 
 
 def test_resume_needs_the_folder_of_the_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import sys
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -19,16 +20,19 @@ from torch import nn
 from floral_lite import InputError, experiments, methods, plots, tasks
 from floral_lite.devices import processor
 from floral_lite.experiments import figures, stored_results
-from floral_lite.experiments.catalogue import RELATIVES, ROUTING
+from floral_lite.experiments.catalogue import RELATIVES, ROUTING, TABLES
 from floral_lite.experiments.cells import Cell, adapt_only, configuration, make_runs, method_options
 from floral_lite.experiments.commands import repeated
 from floral_lite.experiments.paper import ADAPTORS, CONVLORA, EARLIER, METHODS, RHO_AND_C
 from floral_lite.experiments.provenance import commit, provenance
 from floral_lite.experiments.results import Result, find, read, summarise
 from floral_lite.experiments.routing import closed
+from floral_lite.experiments.schema import Column, Row, Table
+from floral_lite.experiments.tables import is_regression
 from floral_lite.federation import History, Round
 from floral_lite.federation.aggregate import mismatch
 from floral_lite.models import cnn
+from floral_lite.router import Router
 
 PAPER = (METHODS, RHO_AND_C, CONVLORA, ADAPTORS)
 MADE = {"device": "a machine", "seconds": 1.0}
@@ -302,6 +306,16 @@ def test_layers_need_adaptors_and_a_model_that_has_them() -> None:
     cell = Cell(ADAPTORS.row("floral-1-convlora-no-bias"), "digits-rotate", 1)
     with pytest.raises(InputError, match=r"layers is \['conv'\], but the model has none"):
         make_runs([cell])
+    with pytest.raises(InputError, match="no kind of layer is called 'Linear'; did you mean 'linear'"):
+        make_runs([replace(cell, row=replace(cell.row, layers=("Linear",)))])
+
+
+def test_a_row_has_scores_and_a_folder_of_its_own() -> None:
+    row = replace(METHODS.row("fedavg"), changes={"evaluate_every": 0})
+    with pytest.raises(InputError, match="evaluate_every is 0 in the row fedavg"):
+        make_runs([Cell(row, "digits-rotate", 1)])
+    with pytest.raises(InputError, match="name is 'C/2'; a row's results are in a folder"):
+        replace(row, name="C/2")
 
 
 # Results files.
@@ -468,7 +482,15 @@ def test_a_result_of_another_configuration_is_refused_by_name(tmp_path: Path) ->
     other = replace(cell, row=replace(cell.row, changes={"learning_rate": 0.5}))
     with pytest.raises(InputError, match=r"was made with learning_rate=0\.3, and this is 0\.5"):
         find(other, tmp_path)
-    for key in ("method", "options", "layers", "num_clients", "true_clusters", "multiple_of"):
+    for key in (
+        "method",
+        "options",
+        "layers",
+        "num_clients",
+        "true_clusters",
+        "multiple_of",
+        "data_fraction",
+    ):
         changed = result(cell, 50.0)
         changed.configuration[key] = "other"
         changed.save(tmp_path / cell.path)
@@ -597,9 +619,9 @@ def test_a_regression_is_better_with_a_smaller_loss(tmp_path: Path) -> None:
     assert r"\begin{tabular}{lc}" in latex
     assert "\n & ours \\\\\n" in latex
     assert len({len(line) for line in text.splitlines() if line.startswith("|")}) == 1
-    assert "| **0.0123 ± 0** " in text
-    assert "| *0.5 ± 0* " in text
-    assert "| 2.6 ± 0.141 " in text
+    assert "| **0.0123 ± 0.00** " in text
+    assert "| *0.500 ± 0.00* " in text
+    assert "| 2.60 ± 0.141 " in text
     assert "paper |" not in text  # it has no numbers for it
     assert "seeds 1 to 2, the clients' mean test loss, ours. Best" in text
     assert "[n]" not in text  # all are there
@@ -616,6 +638,40 @@ def test_a_diverged_seed_is_said_and_counts_for_nothing(tmp_path: Path) -> None:
     numbers = frame[["mean", "sd", "paper_mean", "paper_sd", "difference"]]  # which can be reckoned with
     assert numbers.isna().all(axis=None)
     assert numbers.dtypes.tolist() == [float] * 5
+
+
+@pytest.mark.parametrize("loss", [torch.nn.L1Loss(), torch.nn.functional.smooth_l1_loss])
+def test_a_regression_with_another_loss_is_one_too(loss: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe = tasks.TASKS["synthetic-linear"]
+    monkeypatch.setitem(tasks.TASKS, "own", replace(recipe, loss=loss))
+    assert is_regression("own")
+    assert not is_regression("digits-rotate")
+
+
+def test_options_are_compared_as_their_file_has_them(tmp_path: Path) -> None:
+    options = {"num_clusters": np.int64(2), "router": Router(floor=0.01), "adapt": ("0", "2")}
+    cell = Cell(Row("own", "own", "floral", options), "digits-rotate", 1)
+    result(cell, 50.0).save(tmp_path / cell.path)
+    assert find(cell, tmp_path) is not None
+
+
+def test_rows_may_have_rounds_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    few = Row("few", "few & many_steps", "fedavg", changes={"rounds": 20, "local_epochs": 5})
+    rows = (few, replace(few, name="many", changes={"rounds": 100}), METHODS.row("fedavg"))
+    table = Table("own", "An own table", rows, (Column("digits-rotate", "a | b"),))
+    monkeypatch.setitem(TABLES, "own", table)
+    for cell in experiments.cells("own", seeds=1, rounds=None):
+        cell = replace(cell, rounds=50) if cell.row.name == "fedavg" else cell
+        result(cell, 50.0).save(tmp_path / cell.path)
+    filled = experiments.collect("own", tmp_path, seeds=1)
+    assert [len(entry.results) for entry in filled.entries.values()] == [1, 1, 1]
+    text = experiments.markdown(filled)
+    assert "a | b: 20 or 50 or 100 rounds instead of the task's 100, on" in text
+    # what would end a cell is text
+    assert r"| a \| b " in text
+    assert r"few \& many\_steps" in experiments.latex(filled)
+    with pytest.raises(InputError, match=r"few/seed-1\.json was made with rounds=20, and this is 100"):
+        experiments.collect("own", tmp_path, seeds=1, rounds=100)
 
 
 def test_shortened_results_are_said_and_not_mixed(tmp_path: Path) -> None:

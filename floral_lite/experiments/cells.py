@@ -14,6 +14,7 @@ from ..errors import InputError, check_names, require
 from ..federation import History, Run, Settings
 from ..federation.aggregate import mismatch
 from ..federation.clients import size
+from ..federation.record import plain
 from ..seeds import check_num_seeds
 from .catalogue import find_table
 from .schema import Column, Row, Table
@@ -123,17 +124,22 @@ def method_options(cell: Cell) -> dict[str, Any]:
 def configuration(cell: Cell) -> dict[str, Any]:
     """What decides a cell's numbers beside the seed; results of one configuration may be averaged."""
     recipe = tasks.TASKS[cell.task]
-    return {
-        "task": cell.task,
-        "row": cell.row.name,
-        "method": cell.row.method,
-        "options": method_options(cell),
-        "layers": None if cell.row.layers is None else list(cell.row.layers),
-        "num_clients": recipe.num_clients,
-        "true_clusters": recipe.num_clusters,
-        "multiple_of": recipe.multiple_of,
-        "settings": asdict(cell.settings),
-    }
+    # as a file has it, so that what is read again is the same
+    written: dict[str, Any] = plain(
+        {
+            "task": cell.task,
+            "row": cell.row.name,
+            "method": cell.row.method,
+            "options": method_options(cell),
+            "layers": None if cell.row.layers is None else list(cell.row.layers),
+            "num_clients": recipe.num_clients,
+            "true_clusters": recipe.num_clusters,
+            "multiple_of": recipe.multiple_of,
+            "data_fraction": recipe.data_fraction,
+            "settings": asdict(cell.settings),
+        }
+    )
+    return written
 
 
 def make_runs(cells: Sequence[Cell], data: Path | str | None = None) -> list[Run]:
@@ -144,9 +150,14 @@ def make_runs(cells: Sequence[Cell], data: Path | str | None = None) -> list[Run
         data: the folder of downloaded image sets; if None, the one that FLORAL_LITE_DATA names.
 
     Raises:
-        InputError: the data are missing, or the row has nothing to adapt in the task's model.
+        InputError: the data are missing, or the row has nothing to adapt in the task's model, or is never
+            evaluated.
     """
     row = cells[0].row
+    require(
+        cells[0].settings.evaluate_every > 0,
+        f"evaluate_every is 0 in the row {row.name}, and a table is made of scores: take 1 or more",
+    )
     seeded = tasks.load_seeds(cells[0].task, [cell.seed for cell in cells], data=data)
     runs = []
     for cell, task in zip(cells, seeded, strict=True):
@@ -189,10 +200,11 @@ def adapt_only(method: methods.Method, layers: Sequence[str]) -> None:
         layers: of "linear" and "conv".
 
     Raises:
-        InputError: the method has no adaptors, or none is left.
+        InputError: there is no such kind, the method has no adaptors, or none is left.
     """
     if not isinstance(method, methods.FLoRAL | methods.LocalAdaptor):
         raise InputError(f"layers is {list(layers)}, but {method.name} has no adaptors: leave it out")
+    check_names("kind of layer", layers, LAYERS)
     kept = tuple(LAYERS[name] for name in layers)
     method.plan = {
         name: adaptor

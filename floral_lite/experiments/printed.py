@@ -1,5 +1,6 @@
 """A table as text: for a terminal or a page, and for LaTeX."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -11,8 +12,9 @@ def markdown(filled: Filled) -> str:
     """The table for a terminal or a page: for each task a column of ours, and the paper's if any."""
     head = [""]
     for column in filled.columns:
-        head += [column.label, "paper"] if filled.has_paper(column) else [column.label]
-    body = [[row.label, *texts(filled, row, MARKDOWN)] for row in filled.rows]
+        label = in_a_cell(column.label)
+        head += [label, "paper"] if filled.has_paper(column) else [label]
+    body = [[in_a_cell(row.label), *texts(filled, row, MARKDOWN)] for row in filled.rows]
     widths = [max(len(line[place]) for line in [head, *body]) for place in range(len(head))]
 
     def line(parts: Sequence[str]) -> str:
@@ -45,9 +47,14 @@ def latex(filled: Filled) -> str:
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"]) + "\n"
 
 
+def in_a_cell(text: str) -> str:
+    """Text whose bars do not end a cell of a Markdown table."""
+    return text.replace("|", r"\|")
+
+
 def escaped(text: str) -> str:
-    """Text with its per cent signs escaped, the only special characters of LaTeX that labels have."""
-    return text.replace("%", r"\%")
+    """Text with what LaTeX takes for commands escaped, as far as labels have it."""
+    return re.sub(r"([%&_#$])", r"\\\1", text)
 
 
 @dataclass(frozen=True)

@@ -107,7 +107,7 @@ def summarise(cell: Cell, history: History, made: dict[str, Any], message: str |
     return Result(
         configuration=configuration(cell),
         run=history.config,
-        seed=cell.seed,
+        seed=int(cell.seed),
         status="done" if message is None else "diverged",
         message=message,
         made=made,

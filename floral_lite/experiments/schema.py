@@ -2,9 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal, NamedTuple
 
-from ..errors import check_names
+from ..errors import check_names, require
 
 Curve = Literal["test_loss", "test_accuracy", "train_loss", "mismatch"]
 
@@ -43,6 +44,13 @@ class Row:
     clusters_factor: float = 1.0
     layers: tuple[str, ...] | None = None
     changes: Mapping[str, object] = field(default_factory=dict, hash=False)
+
+    def __post_init__(self) -> None:
+        """Raise InputError where the name is that of no single folder."""
+        require(
+            Path(self.name).name == self.name,
+            f"name is {self.name!r}; a row's results are in a folder of that name: leave out slashes",
+        )
 
 
 @dataclass(frozen=True)

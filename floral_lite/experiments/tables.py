@@ -9,9 +9,8 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING
 
-from torch.nn import functional
-
 from .. import tasks
+from ..federation.task import compares_numbers
 from ..seeds import check_num_seeds
 from .catalogue import find_table
 from .cells import Cell, chosen_columns, chosen_rows
@@ -115,9 +114,10 @@ class Filled:
         for column in self.columns:
             results = [result for row in self.rows for result in self.entries[row.name, column.name].results]
             if results:
-                rounds = results[0].configuration["settings"]["rounds"]
+                rounds = sorted({result.configuration["settings"]["rounds"] for result in results})
                 full = tasks.TASKS[column.name].settings.rounds
-                told = f"{rounds} rounds" + ("" if rounds == full else f" instead of the task's {full}")
+                instead = "" if rounds == [full] else f" instead of the task's {full}"
+                told = f"{' or '.join(map(str, rounds))} rounds{instead}"
                 devices = ", ".join(sorted({result.made["device"] for result in results}))
                 notes.append(f"{column.label}: {told}, on {devices}.")
         return notes
@@ -125,12 +125,12 @@ class Filled:
 
 def is_regression(task: str) -> bool:
     """Whether a task has no labels, so that its score is a loss."""
-    return tasks.TASKS[task].loss is functional.mse_loss
+    return compares_numbers(tasks.TASKS[task].loss)
 
 
 def number(value: float, column: Column) -> str:
     """As it is printed: accuracy with one digit, as in the paper; a loss with three significant ones."""
-    return f"{value:.3g}" if is_regression(column.name) else f"{value:.1f}"
+    return f"{value:#.3g}".rstrip(".") if is_regression(column.name) else f"{value:.1f}"
 
 
 def collect(
@@ -149,7 +149,8 @@ def collect(
         columns: tasks; those of the table if None.
         rows: names of rows; all if None.
         seeds: n, 1 to 1000: look at the seeds 1..n.
-        rounds: that the results must have; if None any number, but the same in a whole column.
+        rounds: that the results must have; if None any number, but the same in a whole column, except in rows
+            that change theirs.
 
     Raises:
         InputError: there is no such table, row or column, seeds is out of range, or a file is of another
@@ -160,15 +161,18 @@ def collect(
     shown_rows, shown_columns = chosen_rows(paper, rows), chosen_columns(paper, columns)
     entries = {}
     for column in shown_columns:
-        expected = rounds
+        found = None
         for row in shown_rows:
+            # a row may have rounds of its own
+            asked = Cell(row, column.name, 1, rounds).settings.rounds if "rounds" in row.changes else rounds
             results = []
             for seed in range(1, seeds + 1):
+                expected = asked or found
                 cell = Cell(row, column.name, seed, expected)
                 result = find(cell, Path(folder), same_rounds=expected is not None)
                 if result is not None:
-                    expected = result.configuration["settings"]["rounds"]
                     results.append(result)
+                    found = found if asked else result.configuration["settings"]["rounds"]
             value = paper.paper.get(row.name, {}).get(column.name)
             entries[row.name, column.name] = Entry(row, column, results, value)
     return Filled(paper.title, seeds, shown_rows, shown_columns, entries)
