@@ -14,6 +14,7 @@ from .pictures import assert_readable
 SHARED = np.arange(18.0).reshape(2, 3, 3)
 PATHS = {"shared": SHARED, "private": -SHARED}
 CLUSTERS = [0, 1, 0]
+BEST = np.array([-17.0, 5.0, 17.0])
 FRAME = pd.DataFrame(
     {
         "shared": [2000, 0],
@@ -25,7 +26,7 @@ FRAME = pd.DataFrame(
     index=["one", "two"],
 )
 FIGURES: dict[str, Callable[[], Picture]] = {
-    "fates": lambda: roles.fates(PATHS, CLUSTERS, local_steps=2),
+    "fates": lambda: roles.fates(PATHS, CLUSTERS, 2, BEST),
     "side_by_side": lambda: roles.side_by_side(FRAME),
 }
 
@@ -36,11 +37,13 @@ def test_a_notebook_can_show_it_in_both_themes(name: str) -> None:
 
 
 def test_a_fate_is_a_line_for_each_client_and_round() -> None:
-    made = roles.fates(PATHS, CLUSTERS, local_steps=2)
+    made = roles.fates(PATHS, CLUSTERS, 2, BEST)
     assert [axis.get_title() for axis in made.axes] == ["shared", "private"]
     assert made.axes[0].get_ylabel() == "value at each client"
     for axis, path in zip(made.axes, PATHS.values(), strict=True):
-        *lines, average = axis.lines
+        *lines, average = [line for line in axis.lines if line.get_marker() == "None"]
+        goals = [line for line in axis.lines if line.get_marker() != "None"]
+        assert [line.get_xydata().tolist() for line in goals] == [[[4, value]] for value in BEST]
         drawn = [(line.get_xdata().tolist(), line.get_ydata().tolist()) for line in lines]
         assert drawn == [
             ([2 * number, 2 * number + 1, 2 * number + 2], path[number, :, client].tolist())

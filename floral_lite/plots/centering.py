@@ -35,6 +35,7 @@ def shifted(base: npt.ArrayLike, adaptors: npt.ArrayLike, share: float) -> Pictu
         ylabel="second parameter",
         xlim=(low[0], high[0]),
         ylim=(low[1], high[1]),
+        aspect="equal",
     )
     shares = np.linspace(0, 2, 101)
     spread = ((np.asarray(adaptors) - shares[:, None, None] * mean) ** 2).sum(axis=2).mean(axis=1)

@@ -41,7 +41,7 @@ def rates(
     Args:
         steps: T > 0, shape (n,).
         measured: by name, mean and standard error, > 0 and >= 0, shape (n,) each.
-        bounds: by name, > 0, shape (n,).
+        bounds: by name, > 0, shape (n,). One whose name ends with that of an error has its colour.
     """
     made, ((axis,),) = figure(1, 1, 6.4, 4.2)
     for number, (name, (mean, error)) in enumerate(measured.items()):
@@ -50,7 +50,8 @@ def rates(
         low = np.maximum(mean - 2 * error, mean / 10)  # positive, for the logarithm
         axis.fill_between(np.asarray(steps), low, mean + 2 * error, color=look["color"], alpha=0.2)
     for number, (name, values) in enumerate(bounds.items()):
-        colour = COLOURS[(len(measured) + number) % len(COLOURS)]
+        own = [place for place, error in enumerate(measured) if name.endswith(error)]
+        colour = COLOURS[(own[0] if own else len(measured) + number) % len(COLOURS)]
         axis.plot(steps, values, color=colour, linestyle=BOUNDS[number % len(BOUNDS)], label=name)
     axis.set(
         xlabel="steps T",

@@ -219,7 +219,7 @@ def base_plus_adaptors(base: npt.ArrayLike, adaptors: npt.ArrayLike, mixture: np
 
 
 def draw_mixture(axis: Axes, mixture: npt.ArrayLike | None, clusters: Sequence[int]) -> AxesImage:
-    """One mixture matrix, rows sorted by cluster, with a line where a cluster ends.
+    """One mixture matrix, rows sorted by cluster: its number beside them, a line where a cluster ends.
 
     Args:
         axis: to draw on.
@@ -232,8 +232,13 @@ def draw_mixture(axis: Axes, mixture: npt.ArrayLike | None, clusters: Sequence[i
     require(mixture is not None, "the round has no mixtures: over Flower they stay with the clients")
     mixture = np.asarray(mixture)[np.argsort(clusters, kind="stable")]
     shown = axis.imshow(mixture, aspect="auto", cmap="Blues", vmin=0, vmax=1, interpolation="nearest")
-    for border in np.flatnonzero(np.diff(np.sort(clusters))) + 0.5:
+    names, sizes = np.unique(clusters, return_counts=True)
+    first = np.cumsum(sizes) - sizes
+    for border in first[1:] - 0.5:
         axis.axhline(border, color=GREY, linewidth=1)
-    num_adaptors = mixture.shape[1]  # of many not every one has room for its number
-    axis.set(xlabel="adaptor c", xticks=range(0, num_adaptors, ceil(num_adaptors / 10)), yticks=[])
+    every = ceil(len(names) / 10)  # of many not every one has room for its number
+    axis.set_yticks((first + (sizes - 1) / 2)[::every], names[::every], fontsize=8)
+    axis.tick_params(axis="y", length=0)
+    num_adaptors = mixture.shape[1]
+    axis.set(xlabel="adaptor c", xticks=range(0, num_adaptors, ceil(num_adaptors / 10)))
     return shown

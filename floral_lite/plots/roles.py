@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 from matplotlib.lines import Line2D
+from matplotlib.markers import CARETLEFTBASE
 
 from .style import COLOURS, GREY, Picture, figure, legend, line_style
 
@@ -13,7 +14,9 @@ ROLES = ("shared", "clustered", "private")
 HATCHES = ("", "///", "...")
 
 
-def fates(paths: Mapping[str, npt.ArrayLike], clusters: Sequence[int], local_steps: int) -> Picture:
+def fates(
+    paths: Mapping[str, npt.ArrayLike], clusters: Sequence[int], local_steps: int, best: npt.ArrayLike
+) -> Picture:
     """The path of one number at every client, a panel for each role; colour and dashes tell the cluster.
 
     Args:
@@ -21,10 +24,11 @@ def fates(paths: Mapping[str, npt.ArrayLike], clusters: Sequence[int], local_ste
             step, and after each.
         clusters: the cluster of each client, shape (K,).
         local_steps: H; the server averages after so many.
+        best: the values that clients walk to, shape (K,), marked at the right edge.
     """
     made, axes = figure(1, len(paths), 2.7 * len(paths), 3.1)
-    every = np.concatenate([np.asarray(path).ravel() for path in paths.values()])
-    margin = 0.05 * float(np.ptp(every)) or 0.05
+    best = np.asarray(best)
+    margin = 0.05 * float(np.ptp(best)) or 0.05
     for axis, (role, path) in zip(axes[0], paths.items(), strict=True):
         values = np.asarray(path)
         rounds = len(values)
@@ -32,10 +36,12 @@ def fates(paths: Mapping[str, npt.ArrayLike], clusters: Sequence[int], local_ste
             for number in range(rounds):
                 steps = local_steps * number + np.arange(local_steps + 1)
                 axis.plot(steps, values[number, :, client], linewidth=1, **line_style(cluster))
+            goal = {"marker": CARETLEFTBASE, "color": line_style(cluster)["color"], "clip_on": False}
+            axis.plot(local_steps * rounds, best[client], **goal, markersize=4)
         for number in range(1, rounds):
             axis.axvline(local_steps * number, color=GREY, linewidth=0.6, alpha=0.6)
         axis.set(xlabel="local step", xlim=(0, local_steps * rounds))
-        axis.set_ylim(every.min() - margin, every.max() + margin)
+        axis.set_ylim(best.min() - margin, best.max() + margin)
         axis.set_title(role, fontsize=10)
     for axis in axes[0, 1:]:
         axis.set_yticklabels([])

@@ -36,13 +36,14 @@ def over_clients(
     Args:
         clients: K >= 1, shape (n,).
         measured: by name, > 0, shape (n,).
-        bounds: by name, > 0, shape (n,).
+        bounds: by name, > 0, shape (n,). One whose name ends with that of an error has its colour.
     """
     made, ((axis,),) = figure(1, 1, 6.2, 3.8)
     for number, (name, values) in enumerate(measured.items()):
         axis.plot(clients, values, **mark_style(number), markersize=6, label=name)
     for number, (name, values) in enumerate(bounds.items()):
-        colour = COLOURS[(len(measured) + number) % len(COLOURS)]
+        own = [place for place, error in enumerate(measured) if name.endswith(error)]
+        colour = COLOURS[(own[0] if own else len(measured) + number) % len(COLOURS)]
         axis.plot(clients, values, color=colour, linestyle=DASHES[1 + number % 3], label=name)
     axis.set(xlabel="clients K", ylabel="squared error of the base's gradient", xscale="log", yscale="log")
     axis.set_xticks(np.asarray(clients), [f"{each:g}" for each in np.asarray(clients)])
