@@ -14,6 +14,8 @@ from torch import Tensor
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
+from .roles import along_first
+
 # How many of the inputs' first axes a mask has: all (None), a draw an element; or 2, a draw a channel (B, c).
 DROPOUTS: dict[Callable[..., Any], int | None] = {
     functional.dropout: None,
@@ -55,8 +57,7 @@ class Dropout(TorchFunctionMode):
         if not training or not p:
             return input
         self.key = next_key(self.key)
-        shape = input.shape[:axes]
-        kept = keep(self.key, shape, p).view(*shape, *[1] * (input.dim() - len(shape)))
+        kept = along_first(keep(self.key, input.shape[:axes], p), input)
         # at p = 1 nothing is kept, and there is nothing to scale
         dropped = input * kept.to(input.dtype) / (1 - p or 1)
         return input.copy_(dropped) if inplace else dropped

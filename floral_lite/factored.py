@@ -16,6 +16,7 @@ from torch.nn import functional
 
 from .adaptors import Adaptor, LowRankAdaptor
 from .adaptors.vector import mixed
+from .roles import along_first
 
 
 class AdaptedParameter:
@@ -47,8 +48,7 @@ class AdaptedParameter:
     def stacked(self) -> tuple[Tensor, Tensor]:
         """Of one client all C adaptors as one of rank C R: pi_c U_c (C R, *rows), and V_c (C R, *columns)."""
         u, v = (self.factors[name].movedim(-1, 1) for name in ("U", "V"))
-        weights = self.mixture.to(u.dtype).view(-1, *[1] * (u.dim() - 1))
-        return (weights * u).flatten(0, 1), v.flatten(0, 1)
+        return (along_first(self.mixture.to(u.dtype), u) * u).flatten(0, 1), v.flatten(0, 1)
 
 
 class Blend:

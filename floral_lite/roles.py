@@ -36,9 +36,14 @@ class Roles(NamedTuple):
         """The parameters that client k works with: everything, but of the private ones only its own."""
         return self._replace(private={name: tensor[client] for name, tensor in self.private.items()})
 
-    def map(self, function: Callable[[Tensor], Tensor]) -> Roles:
-        """The function applied to every tensor."""
-        return Roles(*({name: function(tensor) for name, tensor in role.items()} for role in self))
+    def map(self, function: Callable[..., Tensor], *others: Roles) -> Roles:
+        """The function applied to every tensor, and to those of the same names in others."""
+        return Roles(
+            *(
+                {name: function(tensor, *(other[name] for other in same)) for name, tensor in role.items()}
+                for role, *same in zip(self, *others, strict=True)
+            )
+        )
 
     def at(self, index: Any) -> Roles:
         """Every tensor at an index of its first axis, such as some clients of a stack."""
@@ -59,8 +64,8 @@ class Roles(NamedTuple):
             tensor.copy_(numbers)
 
 
-def along_first(vector: Tensor, like: Tensor) -> Tensor:
-    """A vector (n,) in the shape (n, 1, ..., 1): each of its numbers meets one slice of `like`, (n, *S).
+def along_first(numbers: Tensor, like: Tensor) -> Tensor:
+    """Numbers (*N) in the shape (*N, 1, ..., 1): each of them meets one slice of `like`, (*N, *S).
 
     Example:
         >>> import torch
@@ -68,7 +73,7 @@ def along_first(vector: Tensor, like: Tensor) -> Tensor:
         tensor([[0., 0., 0.],
                 [2., 2., 2.]])
     """
-    return vector.view(-1, *[1] * (like.dim() - 1))
+    return numbers.reshape(numbers.shape + (1,) * (like.dim() - numbers.dim()))
 
 
 def num_bytes(tensors: dict[str, Tensor]) -> int:

@@ -1,6 +1,6 @@
 """Small federations in double precision, and what it means that two of them came to the same."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -94,23 +94,31 @@ def single(task: Task, precision: torch.dtype = torch.float32) -> Task:
     return replace(task, model=task.model.to(precision), train=shards(task.train), test=shards(task.test))
 
 
+def stack(clients: Sequence[Roles]) -> Roles:
+    """What several clients have, with an axis of clients in front."""
+    first, *others = clients
+    return first.map(lambda *tensors: torch.stack(tensors), *others)
+
+
 def first_state(task: Task, method: Method, seed: int = 0) -> Roles:
     """The federation before its first round."""
     return initial_state(Run(task, method, seed), task.settings, torch.device("cpu"))
 
 
-def numbers(federation: Federation) -> dict[str, list[float]]:
+def numbers(federation: Federation, without: Collection[str] = ()) -> dict[str, list[float]]:
     """Every number in a history, but for the time that it took, by what it is and the round."""
     told: dict[str, list[float]] = {}
     for entry in federation.history.rounds:
         for name, value in asdict(entry).items():
-            if value is not None and name != "seconds":
+            if value is not None and name not in ("seconds", *without):
                 told[f"{name} of round {entry.round}"] = np.ravel(value).tolist()
     return told
 
 
-def agree(one: Federation, other: Federation, tolerance: float = 1e-10) -> None:
-    """The same parameters and the same history, to rounding.
+def agree(
+    one: Federation, other: Federation, tolerance: float = 1e-10, without: Collection[str] = ()
+) -> None:
+    """The same parameters and the same history, to rounding, but for numbers of these names.
 
     In double precision a number is rounded at 1e-16. A few rounds of some ten steps, each of products
     of up to a hundred terms, leave differences of up to 1e-13; the tolerance leaves room for other
@@ -123,17 +131,20 @@ def agree(one: Federation, other: Federation, tolerance: float = 1e-10) -> None:
             torch.testing.assert_close(
                 first[name], second[name], rtol=tolerance, atol=tolerance, msg=lambda m, n=name: f"{n}: {m}"
             )
-    assert numbers(one).keys() == numbers(other).keys()
-    for name, values in numbers(one).items():
-        assert values == pytest.approx(numbers(other)[name], rel=tolerance, abs=tolerance), name
+    ours, theirs = numbers(one, without), numbers(other, without)
+    assert ours.keys() == theirs.keys()
+    for name, values in ours.items():
+        assert values == pytest.approx(theirs[name], rel=tolerance, abs=tolerance), name
 
 
 def identical(one: Federation, other: Federation) -> None:
-    """The same parameters and the same history, bit for bit."""
+    """The same parameters, moments and history, bit for bit."""
     assert numbers(one) == numbers(other)
-    for first, second in zip(one.state, other.state, strict=True):
-        assert first.keys() == second.keys()
-        assert all(torch.equal(first[name], second[name]) for name in first)
+    assert one.tensors().keys() == other.tensors().keys()
+    for key, roles in one.tensors().items():
+        for first, second in zip(roles, other.tensors()[key], strict=True):
+            assert first.keys() == second.keys()
+            assert all(torch.equal(first[name], second[name]) for name in first)
 
 
 def standing(task: Task, method: Method, federation: Federation, seed: int = 0) -> set[str]:

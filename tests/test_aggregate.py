@@ -17,6 +17,8 @@ from floral_lite.federation import (
 from floral_lite.federation.aggregate import Sums
 from floral_lite.roles import Roles
 
+from .federations import stack
+
 # Three clients, two clusters, N = 10.
 MIXTURE = torch.tensor([[1.0, 0.0], [0.5, 0.5], [0.25, 0.75]])
 NUM_SAMPLES = torch.tensor([2.0, 4.0, 4.0])
@@ -99,7 +101,8 @@ def test_of_many_clients_that_are_alike_the_average_is_the_same_in_half_precisio
     num_samples, mixture = torch.ones(30), torch.full((30, 3), 1 / 3)
     after = aggregate(before, range(30), [one] * 30, num_samples, mixture)
     sums = Sums(before, num_samples=30)
-    sums.add(range(30), one.with_tensors(torch.stack([t] * 30) for t in one.tensors()), num_samples, mixture)
+    for client in range(30):  # one by one, as the sums could round each time
+        sums.add([client], one.map(lambda t: t[None]), num_samples[:1], mixture[:1])
     for average in (after, sums.average()):
         for tensor in (*average.shared.values(), *average.clustered.values()):
             assert torch.equal(tensor, torch.full_like(tensor, NEAR_TWO))
@@ -120,9 +123,7 @@ def test_clients_that_come_in_stacks_have_the_same_average(
     mixture = torch.tensor([[0.4, 0.6, 1e-31], [1.0, 0.0, 0.0], [0.25, 0.75, 0.0]])
     sums = Sums(before, num_samples=8)
     for places in stacks:
-        stacked = trained[0].with_tensors(
-            map(torch.stack, zip(*(trained[place].tensors() for place in places), strict=True))
-        )
+        stacked = stack([trained[place] for place in places])
         sums.add([sampled[place] for place in places], stacked, num_samples[places], mixture[places])
     expected = aggregate(before, sampled, trained, num_samples, mixture)
     tolerance = {"rtol": 1e-2, "atol": 0} if precision == torch.bfloat16 else {"rtol": 1e-6, "atol": 0}
@@ -160,13 +161,11 @@ def test_an_average_of_updates_moves_what_somebody_has_changed_and_nothing_else(
         else:
             sums = Sums(old, 11, as_updates)
             for clients in stacks:
-                stack = old.with_tensors(
-                    map(torch.stack, zip(*(trained[k].tensors() for k in clients), strict=True))
-                )
+                stacked = stack([trained[k] for k in clients])
                 if alone:  # each has its only cluster's slice
                     own = mixture[clients].argmax(dim=1)
-                    stack.clustered["a.L"] = stack.clustered["a.L"][torch.arange(len(own)), own][:, None]
-                sums.add(clients, stack, num_samples[clients], mixture[clients])
+                    stacked.clustered["a.L"] = stacked.clustered["a.L"][torch.arange(len(own)), own][:, None]
+                sums.add(clients, stacked, num_samples[clients], mixture[clients])
             after = sums.average()
         pairs = list(zip(after.tensors(), old.tensors(), strict=True))
         same = all(torch.equal(new[..., 1:], was[..., 1:]) for new, was in pairs)
@@ -278,7 +277,6 @@ def test_numbers_of_samples_may_be_larger_than_the_model_s_type_has() -> None:
     trained = [state.map(lambda tensor, new=new: torch.full_like(tensor, new)) for new in (1.0, 3.0)]
     num_samples, mixture = torch.full((2,), 70_000.0), torch.ones(2, 1)
     sums = Sums(state, num_samples=140_000)
-    stacked = trained[0].with_tensors(map(torch.stack, zip(*(own.tensors() for own in trained), strict=True)))
-    sums.add(range(2), stacked, num_samples, mixture)
+    sums.add(range(2), stack(trained), num_samples, mixture)
     for after in (aggregate(state, range(2), trained, num_samples, mixture), sums.average()):
         assert [tensor.item() for tensor in after.tensors()] == [2, 2]

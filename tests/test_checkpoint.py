@@ -35,27 +35,13 @@ from floral_lite.federation import (
 )
 from floral_lite.methods import Method
 
-from .federations import Jitter, make_task, normal, single
-
-
-def without_seconds(history: History) -> list[Any]:
-    return [replace(entry, seconds=0.0) for entry in history.rounds]
-
-
-def assert_same(one: Federation, other: Federation) -> None:
-    """Bit for bit, but for the time that it took."""
-    assert without_seconds(one.history) == without_seconds(other.history)
-    assert one.moments.keys() == other.moments.keys()
-    roles = [(one.state, other.state), *((one.moments[name], other.moments[name]) for name in one.moments)]
-    for first, second in (pair for ours, theirs in roles for pair in zip(ours, theirs, strict=True)):
-        assert first.keys() == second.keys()
-        assert all(torch.equal(first[name], second[name]) for name in first)
+from .federations import Jitter, identical, make_task, normal, numbers, single
 
 
 def assert_all_same(some: Sequence[Federation] | None, others: Sequence[Federation]) -> None:
     assert some is not None
     for one, other in zip(some, others, strict=True):
-        assert_same(one, other)
+        identical(one, other)
 
 
 def make(name: str, task: Task) -> Method:
@@ -149,16 +135,16 @@ def test_where_nothing_is_averaged_the_server_has_nothing_to_remember(
     resumed = train(ragged_task, method, rounds=4, checkpoints=tmp_path, **SERVERS[0])
     assert not resumed.state.shared
     whole = train(ragged_task, method, rounds=4, **SERVERS[0])
-    assert without_seconds(resumed.history) == without_seconds(whole.history)
+    assert numbers(resumed) == numbers(whole)
 
 
 @pytest.mark.parametrize("evaluate_every", [1, 0])
 def test_a_finished_run_can_be_made_longer(ragged_task: Task, tmp_path: Path, evaluate_every: int) -> None:
     method, run = make("learned", ragged_task), {"evaluate_every": evaluate_every}
     short = train(ragged_task, method, rounds=2, checkpoints=tmp_path, **run)
-    assert_same(train(ragged_task, method, rounds=2, checkpoints=tmp_path, **run), short)
+    identical(train(ragged_task, method, rounds=2, checkpoints=tmp_path, **run), short)
     longer = train(ragged_task, method, rounds=4, checkpoints=tmp_path, **run)
-    assert_same(longer, train(ragged_task, method, rounds=4, **run))
+    identical(longer, train(ragged_task, method, rounds=4, **run))
 
 
 def test_only_the_newest_checkpoint_is_kept(ragged_task: Task, tmp_path: Path) -> None:
@@ -238,7 +224,7 @@ def test_layers_that_draw_follow_from_the_seed_too(
     before = torch.get_rng_state()
     train(task, method, engine=engine, rounds=2, checkpoints=tmp_path)
     assert torch.equal(torch.get_rng_state(), before)
-    assert_same(train(task, method, engine=engine, rounds=4, checkpoints=tmp_path), whole)
+    identical(train(task, method, engine=engine, rounds=4, checkpoints=tmp_path), whole)
     # a seed and a round that change nothing else than what is drawn
     still: dict[str, Any] = {"shuffle": False, "participation": 1.0, "learning_rate": 1e-9}
     others = [train(task, method, engine=engine, rounds=2, seed=seed, **still) for seed in (0, 1)]
@@ -303,7 +289,7 @@ def test_a_resumed_loop_rounds_as_the_uninterrupted_one(tmp_path: Path) -> None:
     run: dict[str, Any] = {"momentum": 0.9, "engine": "loop"}
     whole = train(task, method, rounds=20, **run)
     train(task, method, rounds=1, checkpoints=tmp_path, **run)
-    assert_same(train(task, method, rounds=20, checkpoints=tmp_path, **run), whole)
+    identical(train(task, method, rounds=20, checkpoints=tmp_path, **run), whole)
 
 
 def test_a_resumed_run_rounds_as_the_uninterrupted_one_whatever_its_weights_lie_like(
@@ -318,7 +304,7 @@ def test_a_resumed_run_rounds_as_the_uninterrupted_one_whatever_its_weights_lie_
     method = methods.FedAvg(task.model)
     whole = train(task, method, engine=engine)
     train(task, method, rounds=3, checkpoints=tmp_path, engine=engine)
-    assert_same(train(task, method, checkpoints=tmp_path, engine=engine), whole)
+    identical(train(task, method, checkpoints=tmp_path, engine=engine), whole)
 
 
 def test_a_run_may_go_on_elsewhere_and_in_another_version(ragged_task: Task, tmp_path: Path) -> None:
@@ -327,7 +313,7 @@ def test_a_run_may_go_on_elsewhere_and_in_another_version(ragged_task: Task, tmp
     config = {**done.history.config, "device": "cuda", "version": "0.1"}
     save_checkpoint([done._replace(history=replace(done.history, config=config))], tmp_path)
     longer = train(ragged_task, method, rounds=4, checkpoints=tmp_path)
-    assert_same(longer, train(ragged_task, method, rounds=4))
+    identical(longer, train(ragged_task, method, rounds=4))
 
 
 @pytest.mark.parametrize(
@@ -421,7 +407,7 @@ def test_a_killed_command_goes_on_where_it_was(tmp_path: Path, monkeypatch: pyte
     assert_all_same(load_checkpoint(tmp_path / "out/checkpoints"), whole)
     for seed, federation in enumerate(whole):
         kept = History.load(tmp_path / f"out/seed-{seed}/history.json")
-        assert without_seconds(kept) == without_seconds(federation.history)
+        assert numbers(federation._replace(history=kept)) == numbers(federation)
         # the rounds before the end were not done again: they took the same time
         before = killed[seed].history.rounds
         assert 3 <= len(before) < 40
@@ -528,7 +514,7 @@ def test_a_run_that_is_killed_early_goes_on_from_its_first_round(ragged_task: Ta
     next(rounds)
     rounds.close()  # type: ignore[attr-defined]
     assert [path.name for path in tmp_path.iterdir()] == ["round-000001"]
-    assert_same(train(ragged_task, method, rounds=3, checkpoints=tmp_path), whole)
+    identical(train(ragged_task, method, rounds=3, checkpoints=tmp_path), whole)
 
 
 def test_a_checkpoint_of_the_same_round_stays_as_it_is(ragged_task: Task, tmp_path: Path) -> None:

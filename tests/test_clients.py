@@ -22,10 +22,6 @@ PAIRS = {name: (IMAGES[rows], LABELS[rows]) for name, rows in ROWS.items()}
 NETWORK = {"model": lambda: mlp(16, 4, 3)}
 
 
-def as_numbers(image: Any, label: Any) -> list[int]:
-    return [*torch.as_tensor(image).round().int().flatten().tolist(), int(label)]
-
-
 def test_clusters_may_be_numbers_of_a_tensor() -> None:
     groups = dict(zip(PAIRS, torch.tensor([3, 3, 1]), strict=True))
     assert tasks.from_clients(PAIRS, clusters=groups, **NETWORK).clusters.tolist() == [0, 0, 1]

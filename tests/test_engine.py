@@ -14,8 +14,7 @@ from floral_lite import Federation, InputError, Settings, Shard, Task, methods, 
 from floral_lite.adaptors import KINDS, Convolution, VectorAdaptor
 from floral_lite.data import FlipAndCrop
 from floral_lite.factored import AdaptedParameter, Blend
-from floral_lite.federation import aggregate, engine, evaluation, memory, rounds
-from floral_lite.federation.aggregate import Sums
+from floral_lite.federation import engine, evaluation, memory, rounds
 from floral_lite.federation.batch import MEANS
 from floral_lite.federation.layers import chain
 from floral_lite.federation.memory import Memory
@@ -779,51 +778,6 @@ def test_rounder_products_are_refused_where_they_would_be_the_same(precision: st
     task = task_of("mlp", precision=precision)
     with pytest.raises(InputError, match=rf"precision is '{precision}', but the model is in double"):
         train(task, floral(task))
-
-
-def client_stack(num_clients: int, generator: torch.Generator, dtype: torch.dtype) -> Roles:
-    """What clients come to, with an axis of them in front."""
-
-    def drawn(*shape: int) -> Tensor:
-        return torch.randn(num_clients, *shape, generator=generator, dtype=dtype)
-
-    return Roles({"u": drawn(2, 3), "v": drawn(1)}, {"a": drawn(3, 2), "b": drawn(3, 1, 4)}, {"t": drawn(3)})
-
-
-@pytest.mark.parametrize("cuts", [[], [1], [3, 4], [1, 2, 3, 4, 5]], ids=str)
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
-def test_sums_of_stacks_are_the_average_of_all(cuts: list[int], dtype: torch.dtype) -> None:
-    """Clients come in any order, in stacks of any size; nobody has weight in cluster 2."""
-    generator = torch.Generator().manual_seed(1)
-    state = client_stack(8, generator, dtype)
-    state = Roles(state.shared, state.clustered, state.private)
-    before = Roles(
-        {n: t[0] for n, t in state.shared.items()},
-        {n: t[0] for n, t in state.clustered.items()},
-        state.private,
-    )
-    clients = [6, 0, 3, 7, 1, 4]
-    trained = client_stack(len(clients), generator, dtype)
-    num_samples = torch.tensor([5.0, 1.0, 2.0, 9.0, 2.0, 4.0])
-    mixture = torch.rand(len(clients), 3, generator=generator)
-    mixture[:, 2] = 0
-    mixture[4] = torch.tensor([1.0, 0.0, 0.0])
-    expected = aggregate(before, clients, [trained.at(k) for k in range(len(clients))], num_samples, mixture)
-
-    untouched = before.map(Tensor.clone)
-    sums = Sums(before, int(num_samples.sum()))
-    for begin, end in zip([0, *cuts], [*cuts, len(clients)], strict=True):
-        part = slice(begin, end)
-        sums.add(clients[part], trained.at(part), num_samples[part], mixture[part])
-    average = sums.average()
-    tolerance = 8 * torch.finfo(dtype).eps  # of a sum of six, in another order
-    for role, other in zip(average, expected, strict=True):
-        for name, tensor in role.items():
-            assert tensor.dtype == dtype
-            torch.testing.assert_close(tensor, other[name], rtol=tolerance, atol=tolerance)
-    assert torch.equal(average.clustered["a"][2], before.clustered["a"][2])
-    assert torch.equal(average.private["t"], expected.private["t"])
-    assert all(torch.equal(*pair) for pair in zip(before.tensors(), untouched.tensors(), strict=True))
 
 
 class Turns(nn.Linear):

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,12 +31,12 @@ from floral_lite.flower.resume import TOLD
 from floral_lite.methods import METHODS, ROUTER, Method
 from floral_lite.roles import Roles
 
-from .federations import first_state, make_task, normal, single
+from .federations import agree, first_state, make_task, normal, single
 from .flower_grid import RUN_CONFIG, LocalGrid, Meddle
 
 SEED = 3
 # What the engines' histories have and Flower's has not: it would need the routers.
-UNKNOWN = {"mixture", "mismatch", "seconds"}
+UNKNOWN = ("mixture", "mismatch")
 
 
 def network() -> nn.Module:
@@ -110,24 +111,7 @@ class Flown:
         return self.server._replace(state=self.server.state._replace(private=private))
 
 
-def scores(federation: Federation) -> list[dict[str, Any]]:
-    return [
-        {name: value for name, value in vars(entry).items() if name not in UNKNOWN and value is not None}
-        for entry in federation.history.rounds
-    ]
-
-
-def assert_same(one: Federation, other: Federation, tolerance: float = 1e-10) -> None:
-    assert not any(tensor.isnan().any() for tensor in one.state.tensors())
-    for first, second in zip(one.state, other.state, strict=True):
-        assert first.keys() == second.keys()
-        for name in first:
-            torch.testing.assert_close(first[name], second[name], rtol=tolerance, atol=tolerance)
-    assert len(one.history.rounds) == len(other.history.rounds)
-    for ours, theirs in zip(scores(one), scores(other), strict=True):
-        assert ours.keys() == theirs.keys()
-        for name in ours:
-            assert ours[name] == pytest.approx(theirs[name], rel=tolerance, abs=tolerance), name
+assert_same = partial(agree, without=UNKNOWN)
 
 
 @pytest.mark.parametrize("name", [name for name in METHODS if name != "local"])

@@ -6,8 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional
@@ -47,35 +45,6 @@ def trained(
 
 def equal(one: Roles, other: Roles) -> bool:
     return all(torch.equal(*pair) for pair in zip(one.tensors(), other.tensors(), strict=True))
-
-
-@given(st.integers(1, 60), st.integers(1, 25), st.integers(1, 3))
-def test_an_epoch_uses_every_sample_once_and_only_the_last_batch_is_short(
-    num_samples: int, batch_size: int, epochs: int
-) -> None:
-    task = scalar_task(*[(1.0, 1.0)] * num_samples)
-    draws = draws_of(task, FedAvg(task.model), batch_size=batch_size, local_epochs=epochs)
-    steps = batches(draws.order, batch_size)
-    # one key for dropout a step
-    assert len(steps) == len(draws.keys) == epochs * math.ceil(num_samples / batch_size)
-    for number in range(epochs):
-        epoch = steps[number * len(steps) // epochs : (number + 1) * len(steps) // epochs]
-        assert sorted(torch.cat(epoch).tolist()) == list(range(num_samples))
-        assert all(len(rows) == batch_size for rows in epoch[:-1])
-        assert 1 <= len(epoch[-1]) <= batch_size
-
-
-def test_the_order_of_the_samples_is_random_and_another_each_epoch_round_and_client() -> None:
-    task = scalar_task(*[(1.0, 1.0)] * 50)
-    settings = task.settings.with_changes(local_epochs=2)
-
-    def order(*key: int) -> tuple[tuple[int, ...], ...]:
-        epochs = draw(task, FedAvg(task.model), 50, settings, *key).order.tolist()
-        return tuple(map(tuple, epochs))
-
-    assert order(0, 1, 2) == order(0, 1, 2)
-    orders = {epoch for key in ((0, 1, 2), (1, 1, 2), (0, 2, 2), (0, 1, 3)) for epoch in order(*key)}
-    assert len(orders | {tuple(range(50))}) == 9
 
 
 def test_the_router_steps_with_its_own_learning_rate() -> None:

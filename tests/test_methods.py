@@ -20,6 +20,8 @@ from floral_lite.methods.base import added_up
 from floral_lite.roles import Roles
 from floral_lite.router import Router, closed_form, one_hot_logits
 
+from .federations import stack
+
 CLUSTERS = torch.tensor([0, 1, 2, 0, 1])
 
 
@@ -207,13 +209,11 @@ def test_a_stack_of_clients_is_every_client_by_itself(name: str) -> None:
     state = method.initialise(CLUSTERS, seed=0)
     state = state.map(lambda tensor: torch.randn(tensor.shape, dtype=tensor.dtype))
     clients = [state.of_client(k).map(lambda tensor, k=k: tensor + 0.1 * k) for k in range(len(CLUSTERS))]
-    stack = clients[0].with_tensors(
-        map(torch.stack, zip(*(client.tensors() for client in clients), strict=True))
-    )
+    stacked = stack(clients)
     draws = torch.rand(len(clients), 4)
-    together = merged(method.parts(stack, draws))
-    mixtures = method.mixtures(stack.private, len(clients))
-    stepped = method.precondition(stack, stack)
+    together = merged(method.parts(stacked, draws))
+    mixtures = method.mixtures(stacked.private, len(clients))
+    stepped = method.precondition(stacked, stacked)
     assert len(mixtures) == len(clients)
     for k, client in enumerate(clients):
         for parameter, tensor in merged(method.parts(client, draws[k])).items():

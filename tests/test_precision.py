@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from floral_lite import InputError, methods, train
+from floral_lite.federation import Engine
 from floral_lite.federation.precision import arithmetic
 
 from .federations import make_task, normal, single
@@ -50,8 +51,7 @@ def test_switches_that_cannot_be_put_back_are_refused(place: Any) -> None:
         place.fp32_precision = before
 
 
-@pytest.mark.parametrize("engine", ["fast", "loop"])
-def test_averages_are_never_rounded_to_tf32(engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_averages_are_never_rounded_to_tf32(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else the clients' weights would not sum to 1."""
     seen: list[str] = []
     einsum = torch.einsum

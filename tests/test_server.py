@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from floral_lite import Settings, methods, train
-from floral_lite.federation import Shard
+from floral_lite.federation import Engine, Shard
 from floral_lite.federation.server import first_moments, server_step
 from floral_lite.methods import ROUTER
 from floral_lite.roles import Roles
@@ -152,8 +152,7 @@ def test_a_run_with_momentum_is_its_averages_followed_by_torch() -> None:
     assert adam.moments.keys() == {"mean", "square"}
 
 
-@pytest.mark.parametrize("engine", ["fast", "loop"])
-def test_averaged_statistics_are_the_clients_plain_average(engine: Any) -> None:
+def test_averaged_statistics_are_the_clients_plain_average(engine: Engine) -> None:
     """Whatever the server's optimizer, which is for what is trained."""
     runs = {}
     for name, changes in (
@@ -179,8 +178,7 @@ def test_averaged_statistics_are_the_clients_plain_average(engine: Any) -> None:
     torch.testing.assert_close(state.shared["0.running_mean"], expected)
 
 
-@pytest.mark.parametrize("engine", ["fast", "loop"])
-def test_adam_leaves_a_weight_that_no_client_moves(engine: Any) -> None:
+def test_adam_leaves_a_weight_that_no_client_moves(engine: Engine) -> None:
     """Where an input is always 0 its weights have no gradient, and in single precision an average rounds."""
     task = make_task(lambda: nn.Linear(4, 3), normal(4), rounds=3, participation=1.0)
     shards = [

@@ -114,8 +114,13 @@ def plan(model: nn.Module, options: Options) -> dict[str, Adaptor]:
                 raise InputError(f"{name} cannot be adapted: {error}") from None
             if adaptor is None:
                 continue
-            _check_owner(owners[id(layer.get_parameter(parameter_name))])
-            own = tuple(layer.get_parameter(parameter_name).shape)
+            parameter = layer.get_parameter(parameter_name)
+            names, own = owners[id(parameter)], tuple(parameter.shape)
+            require(
+                len(names) == 1,
+                f"{' and '.join(names)} are one parameter, and each would need an adaptor of its own: "
+                "give each layer its own parameter, or freeze the shared one with requires_grad_(False)",
+            )
             require(
                 tuple(adaptor.shape) == own,
                 f"the adaptor of {name} is one for the shape {tuple(adaptor.shape)}, and {name} has "
@@ -174,15 +179,6 @@ def _is_adaptable(
     alone = len(owners[id(parameter)]) == 1
     # an empty weight has nothing to adapt
     return parameter.numel() > 0 and (parameter.requires_grad or (alone and frozen_too))
-
-
-def _check_owner(names: list[str]) -> None:
-    """Raise InputError where layers share a parameter that is to be adapted."""
-    require(
-        len(names) == 1,
-        f"{' and '.join(names)} are one parameter, and each would need an adaptor of its own: "
-        "give each layer its own parameter, or freeze the shared one with requires_grad_(False)",
-    )
 
 
 def check_num_clusters(num_clusters: int) -> int:

@@ -8,6 +8,7 @@ import torch
 
 from ..errors import InputError, require
 from ..methods import Method
+from ..roles import Roles
 from .asking import ask, asked_rounds
 from .own_method import check_own
 from .record import check_one_configuration, check_same_run, check_same_shapes, new_history
@@ -112,19 +113,16 @@ def go_on(
     except InputError as error:
         raise OtherRun(str(error)) from None
 
-    def moved(tensor: torch.Tensor) -> torch.Tensor:
-        # a copy: a file's tensors begin anywhere in memory, and products of such tensors round otherwise
-        return tensor.to(device).clone()
+    def moved(new: Roles, old: Roles) -> Roles:
+        # in the new one's order, which no file keeps: then a clip's norm is the same sum; and copies, since a
+        # file's tensors begin anywhere in memory, and products of such tensors round otherwise
+        return new.map(lambda _, tensor: tensor.to(device).clone(), old)
 
     federations = []
     for old, new in zip(resumed, fresh, strict=True):
         new.history.rounds.extend(old.history.rounds)
-        # in the new state's order, which no file keeps: then a clip's norm is the same sum
-        state = new.state.with_tensors(
-            moved(role[name]) for role, like in zip(old.state, new.state, strict=True) for name in like
-        )
-        moments = {name: moment.map(moved) for name, moment in old.moments.items()}
-        federations.append(Federation(new.history, state, moments))
+        moments = {name: moved(new.moments[name], moment) for name, moment in old.moments.items()}
+        federations.append(Federation(new.history, moved(new.state, old.state), moments))
     return federations
 
 

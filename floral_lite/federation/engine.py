@@ -26,7 +26,7 @@ from .layers import Layers, chain
 from .local import candidate_losses
 from .memory import Memory, in_halves
 from .outputs import outputs_together
-from .plan import STEPS_FETCHED, Job, Member, Plan, narrow, stack
+from .plan import STEPS_FETCHED, Job, Member, Plan, narrow, places_of, stack
 from .recording import Step, Steps
 from .settings import Settings
 from .stacked import stacked_step
@@ -67,15 +67,13 @@ def federated_round(
     for chunk in chunks(members[0], jobs, settings, memory):
         trained, chunk_losses = train_together(members, chunk, settings, number, steps, memory)
         losses |= zip(chunk, chunk_losses.unbind(), strict=True)
-        for index, member in enumerate(members):
-            mine = [place for place, job in enumerate(chunk) if job.member == index]
-            if mine:
-                own = trained
-                if len(mine) < len(chunk):
-                    own = trained.at(send(torch.tensor(mine), chunk_losses.device))
-                num_samples = torch.tensor([float(chunk[place].num_samples) for place in mine])
-                mixture = member.method.mixtures(own.private, len(mine))
-                sums[index].add([chunk[place].client for place in mine], own, num_samples, mixture)
+        for index, mine in places_of(chunk).items():
+            own = trained
+            if len(mine) < len(chunk):
+                own = trained.at(send(torch.tensor(mine), chunk_losses.device))
+            num_samples = torch.tensor([float(chunk[place].num_samples) for place in mine])
+            mixture = members[index].method.mixtures(own.private, len(mine))
+            sums[index].add([chunk[place].client for place in mine], own, num_samples, mixture)
     # only here does the host wait for the results
     told = dict(zip(losses, torch.stack(list(losses.values())).tolist(), strict=True))
     return [

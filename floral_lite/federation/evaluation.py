@@ -88,9 +88,7 @@ def adapt_together(
             stacks.append(trained.map(torch.clone))  # the next chunk may take the same memory
     members[0].task.model.eval()
     places = {job: place for place, job in enumerate(done)}
-    everyone = stacks[0].with_tensors(
-        torch.cat(tensors) for tensors in zip(*(some.tensors() for some in stacks), strict=True)
-    )
+    everyone = stacks[0].map(lambda *tensors: torch.cat(tensors), *stacks[1:])
     return everyone.at([places[job] for job in jobs]).map(torch.detach)
 
 
@@ -107,7 +105,7 @@ def score_together(
         losses.append(client_losses(task.loss, outputs, targets, weights))
         if task.is_classification:
             hits.append(((outputs.argmax(dim=-1) == targets) & (weights > 0)).sum(dim=1))
-    loss = sum(losses, torch.zeros(())).tolist()
+    loss = torch.stack(losses).sum(dim=0).tolist()
     if not hits:
         return [Score(one, None) for one in loss]
     # counted, not summed: N times 1 / N may be a little more than 1

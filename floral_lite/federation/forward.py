@@ -90,19 +90,16 @@ def run(
         route: whether mixtures are merged first or run as factors, see `mixing.py`.
 
     Returns:
-        The outputs of each, and the client with its statistics as a training batch moves them.
+        The outputs of each, and the client's statistics as a training batch moves them.
     """
     # batch norms write into their statistics, so they get copies; those of other buffers nobody reads
-    client = Roles(
-        *(
-            {name: tensor.detach().clone() if is_statistic(name) else tensor for name, tensor in role.items()}
-            for role in client
-        )
+    statistics = Roles(
+        *({name: own.detach().clone() for name, own in role.items() if is_statistic(name)} for role in client)
     )
     outputs, moved = [], []
     for number, parts in enumerate(networks):
         buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
-        for role in client:
+        for role in statistics:
             for name in buffers.keys() & role.keys():
                 alone = role[name].dim() == buffers[name].dim()
                 buffers[name] = role[name] if alone else role[name][number].clone()
@@ -110,14 +107,14 @@ def run(
         parameters = {
             name: added_up(part) for name, part in parts.items() if not isinstance(part, AdaptedParameter)
         }
-        mixing = Mixing(mixtures, method.local_statistics(client), route)
+        mixing = Mixing(mixtures, method.local_statistics(statistics), route)
         with nullcontext() if key is None else Dropout(key), mixing:
             # a copy of the inputs, since a network may work in place
             tensors = parameters | mixing.placeholders | buffers
             outputs.append(functional_call(model, tensors, (inputs.clone(),)))
         moved.append(buffers)
-    for role in client:
+    for role in statistics:
         for name in moved[0].keys() & role.keys():
             if role[name].dim() > moved[0][name].dim():
                 role[name] = torch.stack([buffers[name] for buffers in moved])
-    return outputs, client
+    return outputs, statistics

@@ -78,12 +78,15 @@ class Fused(NamedTuple):
     allowed: dict[int, Tensor | None]
     stepping: set[int]
 
-    def descents(self, *weights: Tensor) -> list[Descent] | None:
-        """How weights take their steps in the backward pass, which they then must; None if one may not."""
+    def descents(self, *weights: Tensor) -> list[Descent]:
+        """How weights take their steps in the backward pass, which they then must; none if one may not."""
         if not all(id(weight) in self.allowed for weight in weights):
-            return None
+            return []
         self.stepping.update(map(id, weights))
         return [Descent(weight, self.allowed[id(weight)], self.settings) for weight in weights]
+
+
+NOT_FUSED = Fused(Settings(), False, {}, set())  # no weight may
 
 
 def linear(inputs: Tensor, weight: Part, bias: Tensor | None, fused: Fused) -> Tensor:
@@ -92,7 +95,7 @@ def linear(inputs: Tensor, weight: Part, bias: Tensor | None, fused: Fused) -> T
         outputs = linear(inputs.flatten(1, -2), weight, bias, fused)
         return outputs.reshape(*inputs.shape[:-1], outputs.shape[-1])
     if isinstance(weight, Blend):
-        if (descents := fused.descents(weight.models)) is None:
+        if not (descents := fused.descents(weight.models)):
             return _product(inputs, weight.merged(), bias)
         if weight.models.shape[1] == 1:  # softmax gives a weight of 1, whatever the logit
             return _product(inputs, weight.models[:, 0], bias, descents[0].of(lambda models: models[:, 0]))
@@ -108,15 +111,14 @@ def linear(inputs: Tensor, weight: Part, bias: Tensor | None, fused: Fused) -> T
         # y = x W^T + b + (x V) (pi U)^T, with all C adaptors side by side
         u, v = weight.factors["U"], weight.factors["V"]
         outputs = linear(inputs, weight.base, bias, fused)
-        descents = fused.descents(u, v) if all(map(in_memory_side_by_side, (u, v))) else None
-        if descents is None:
+        descents = fused.descents(u, v) if all(map(in_memory_side_by_side, (u, v))) else []
+        if not descents:
             return beside(outputs, torch.bmm(inputs, side_by_side(v)), u, weight.mixture)
         stepping: Tensor = SteppingBeside.apply(  # type: ignore[no-untyped-call]
             outputs, inputs, u, v, weight.mixture, descents, fused.preconditioned
         )
         return stepping
-    descents = fused.descents(weight)
-    return _product(inputs, weight, bias, None if descents is None else descents[0])
+    return _product(inputs, weight, bias, *fused.descents(weight))
 
 
 def _product(inputs: Tensor, weight: Tensor, bias: Tensor | None, descent: Descent | None = None) -> Tensor:
@@ -152,7 +154,7 @@ def stacked_forward(
     parts: Mapping[str, Part],
     inputs: Tensor,
     keys: Tensor | None = None,
-    fused: Fused | None = None,
+    fused: Fused = NOT_FUSED,
 ) -> Tensor:
     """Run a chain of layers for a stack of clients.
 
@@ -167,7 +169,6 @@ def stacked_forward(
         Outputs, shape (k, B, ...).
     """
     num_clients = len(inputs)
-    fused = Fused(Settings(), False, {}, set()) if fused is None else fused
 
     def part(name: str, layer: nn.Module, which: str) -> Part | None:
         """What the method made of a parameter; the model's own where it is frozen."""

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..methods import ROUTER, Method
 from ..mixing import Route
-from ..roles import Roles, is_statistic
+from ..roles import Roles
 from .batch import Batch, average, sample_losses
 from .clients import gather
 from .draws import Draws, batches
@@ -40,7 +40,7 @@ def local_training(
     """
     losses = []
     shard = task.train[index]
-    draws = Draws(*(None if drawn is None else drawn.to(shard.inputs.device) for drawn in draws))  # type: ignore[arg-type]
+    draws = Draws._make(None if drawn is None else drawn.to(shard.inputs.device) for drawn in draws)
     augmented = [] if draws.augment is None else batches(draws.augment, settings.batch_size)
     # copies: `begin` may write in private tensors
     client = client._replace(private={name: own.clone() for name, own in client.private.items()})
@@ -67,7 +67,7 @@ def local_step(
     settings: Settings,
     client: Roles,
     velocity: Roles,
-    take: Callable[[Roles], tuple[Roles, Tensor, Roles]],
+    take: Callable[[Roles], tuple[Roles, tuple[Tensor, Roles]]],
 ) -> tuple[Roles, Roles, Tensor]:
     """The client after a step, its velocity, and its loss.
 
@@ -78,12 +78,14 @@ def local_step(
         velocity: its momentum.
         take: `gradient` on the step's batch.
     """
-    gradients, loss, moved = take(client)
+    gradients, (loss, statistics) = take(client)
     if method.inner_learning_rate:
         # g(w - alpha g(w))
-        gradients, loss, moved = take(ahead(method, client, gradients))
+        gradients, (loss, statistics) = take(ahead(method, client, gradients))
     client, velocity = descend(method, client, gradients, velocity, settings)
-    return with_statistics(client, moved), velocity, loss
+    # the running statistics that its batch norms have moved
+    client = Roles(*(role | own for role, own in zip(client, statistics, strict=True)))
+    return client, velocity, loss
 
 
 def gradient(
@@ -94,12 +96,12 @@ def gradient(
     start: Roles,
     client: Roles,
     route: Route = "merged",
-) -> tuple[Roles, Tensor, Roles]:
-    """The gradients of what a client minimises on a batch, its loss, and its statistics as they move."""
+) -> tuple[Roles, tuple[Tensor, Roles]]:
+    """The gradients of what a client minimises on a batch; and its loss, and its statistics as they move."""
     client = client.map(lambda tensor: tensor.detach().requires_grad_())
-    minimised, (loss, moved) = objective(task, method, settings, batch, start, route, client)
+    minimised, told = objective(task, method, settings, batch, start, route, client)
     gradients = torch.autograd.grad(minimised, client.tensors(), materialize_grads=True)
-    return client.with_tensors(gradients), loss, moved
+    return client.with_tensors(gradients), told
 
 
 def objective(
@@ -112,7 +114,7 @@ def objective(
     with forward_pass(settings.precision, batch.inputs.device):
         # f^k(sum_c pi_c^k w_c^k), or whatever else the method makes of its networks
         networks = method.networks(client, batch.noise)
-        outputs, moved = run(task.model, method, client, networks, batch.inputs, batch.keys, route)
+        outputs, statistics = run(task.model, method, client, networks, batch.inputs, batch.keys, route)
         samples = method.losses(
             client,
             outputs,
@@ -120,13 +122,12 @@ def objective(
             batch.noise,
         )
         (loss,) = average(samples[None], batch.weights)
-    return loss + method.penalty(client, start), (loss.detach(), moved)
+    return loss + method.penalty(client, start), (loss.detach(), statistics)
 
 
 def ahead(method: Method, client: Roles, gradients: Roles) -> Roles:
     """The parameters at which a step takes its gradient: w - alpha g."""
-    moved = zip(client.tensors(), gradients.tensors(), strict=True)
-    return client.with_tensors(tensor - method.inner_learning_rate * slope for tensor, slope in moved)
+    return client.map(lambda tensor, slope: tensor - method.inner_learning_rate * slope, gradients)
 
 
 @torch.no_grad()
@@ -178,16 +179,6 @@ def gradient_step(
             # w <- w - eta v
             getattr(stepped, role)[name] = parameter - rate * direction
     return stepped, moving
-
-
-def with_statistics(client: Roles, moved: Roles) -> Roles:
-    """The client with the running statistics that its batch norms have moved."""
-    return Roles(
-        *(
-            {name: after[name] if is_statistic(name) else tensor for name, tensor in role.items()}
-            for role, after in zip(client, moved, strict=True)
-        )
-    )
 
 
 class Score(NamedTuple):

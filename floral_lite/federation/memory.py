@@ -176,7 +176,7 @@ def samples_meet(task: Task, method: Method, state: Roles) -> bool:
                 return True
     # an instance norm's outputs are a sample's own, but not its statistics
     return any(
-        is_statistic(name) and not torch.allclose(tensor, after[name])
+        not torch.allclose(tensor, after[name])
         for before, after in zip(kept, moved, strict=True)
         for name, tensor in before.items()
     )

@@ -53,12 +53,9 @@ def check_own(method: Method, state: Roles, task: Task, engine: str) -> None:
     if ours(type(method)):
         return
     kind, generator = type(method).__name__, stream(0, "two clients")
-    ends = zip(*(state.of_client(client).tensors() for client in (0, -1)), strict=True)
+    two = state.of_client(0).map(lambda *pair: torch.stack(pair), state.of_client(-1))
     # the draws tell clients apart that begin alike
-    two = state.with_tensors(
-        torch.stack(pair) + (0.1 * torch.rand(2, *pair[0].shape, generator=generator)).to(pair[0])
-        for pair in ends
-    )
+    two = two.map(lambda pair: pair + (0.1 * torch.rand(pair.shape, generator=generator)).to(pair))
     for verb in ("begin", "precondition", "finish"):
         after = verbs(method, two, 0)[verb]()
         require(

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from functools import reduce
-from itertools import groupby
 from typing import NamedTuple
 
 import torch
@@ -62,18 +61,10 @@ class Plan:
     ) -> None:
         """Draw what is random at every client."""
         self.members, self.jobs, self.batch_size = members, jobs, settings.batch_size
-        self.draws: list[Draws] = [
-            draw(
-                members[job.member].task,
-                members[job.member].method,
-                job.num_samples,
-                settings,
-                members[job.member].seed,
-                number,
-                job.client,
-            )
-            for job in jobs
-        ]
+        self.draws: list[Draws] = []
+        for job in jobs:
+            task, method, *_, seed = members[job.member]
+            self.draws.append(draw(task, method, job.num_samples, settings, seed, number, job.client))
         self.num_steps = [len(draws.keys) for draws in self.draws]
 
     def batches(self) -> Iterator[Batch]:
@@ -81,66 +72,69 @@ class Plan:
 
         The samples of a few steps are fetched at once: a step alone would wait for small copies.
         """
-        rows = self._batched([draws.order for draws in self.draws])
-        counts = self._counts()
+        places, there = self._places()
+        active = there.any(dim=2).sum(dim=0).tolist()  # clients that are still busy at each step
+        rows = _taken([draws.order for draws in self.draws], places)
         augment = [draws.augment for draws in self.draws if draws.augment is not None]
-        augmented = self._batched(augment) if augment else None
+        augmented = _taken(augment, places) if augment else None
         model = self.members[0].task.model
-        like = next(model.parameters())
-        keys = send(pad_sequence([draws.keys for draws in self.draws], batch_first=True), like.device)
+        device = next(model.parameters()).device
+        keys = send(pad_sequence([draws.keys for draws in self.draws], batch_first=True), device)
         drawn = [draws.noise for draws in self.draws if draws.noise is not None]
-        noise = send(pad_sequence(drawn, batch_first=True), like.device) if drawn else None
+        noise = send(pad_sequence(drawn, batch_first=True), device) if drawn else None
         # weights are in single precision at least: inputs, and some parameters, may be integers or shorter
         dtypes = (tensor.dtype for tensor in model.parameters() if tensor.is_floating_point())
         precision = reduce(torch.promote_types, dtypes, torch.float32)
         for start in range(0, self.num_steps[0], STEPS_FETCHED):
             steps = slice(start, min(start + STEPS_FETCHED, self.num_steps[0]))
-            active = sum(number > start for number in self.num_steps)
-            own = rows[:active, steps].flatten(1)
-            changed = None if augmented is None else augmented[:active, steps].flatten(1, 2)
-            inputs, targets = fetch(self.members, self.jobs[:active], "train", own, changed)
+            busy = slice(active[start])
+            own = rows[busy, steps].flatten(1)
+            changed = None if augmented is None else augmented[busy, steps].flatten(1, 2)
+            inputs, targets = fetch(self.members, self.jobs[busy], "train", own, changed)
             for step in range(start, steps.stop):
-                active = sum(number > step for number in self.num_steps)
-                count = counts[:active, step]
-                width = int(count.max())
-                begin = (step - start) * self.batch_size
+                busy = slice(active[step])
+                counts = there[busy, step].sum(dim=1, keepdim=True)
+                width = int(counts.max())
                 weights = None
-                if int(count.min()) < width:
-                    filled = torch.arange(width) < count[:, None]
-                    weights = send((filled.double() / count[:, None]).to(precision), like.device)
+                if int(counts.min()) < width:
+                    share = there[busy, step, :width].double() / counts
+                    weights = send(share.to(precision), device)
+                begin = (step - start) * self.batch_size
+                samples = slice(begin, begin + width)
                 yield Batch(
-                    inputs[:active, begin : begin + width],
-                    targets[:active, begin : begin + width],
+                    inputs[busy, samples],
+                    targets[busy, samples],
                     weights,
-                    None if noise is None else noise[:active, step],
-                    keys[:active, step],
+                    None if noise is None else noise[busy, step],
+                    keys[busy, step],
                 )
 
-    def _batched(self, in_order: Sequence[Tensor]) -> Tensor:
-        """Every client's (epochs, N^k, ...) as batches (k, steps, B, ...), filled up with its first one."""
-        like = in_order[0]
-        batches = like.new_zeros(len(self.jobs), self.num_steps[0], self.batch_size, *like.shape[2:])
-        end = 0
-        # neighbours of one size are cut into batches together
-        for size, some in groupby(in_order, key=lambda epochs: epochs.shape[1]):
-            epochs = torch.stack(list(some))
-            first = epochs[:, :1, :1]  # nothing that was not drawn: an augmentation may divide by it
-            missing = first.expand(*epochs.shape[:2], -size % self.batch_size, *epochs.shape[3:])
-            cut = torch.cat([epochs, missing], dim=2)
-            cut = cut.reshape(len(cut), -1, *batches.shape[2:])
-            begin, end = end, end + len(cut)
-            batches[begin:end] = first
-            batches[begin:end, : cut.shape[1]] = cut
-        return batches
+    def _places(self) -> tuple[Tensor, Tensor]:
+        """Where in a client's draws, epoch after epoch, the samples of its steps are, and which are there.
 
-    def _counts(self) -> Tensor:
-        """How many samples of each client's every step count, shape (k, steps)."""
-        sizes = torch.tensor([job.num_samples for job in self.jobs])[:, None]
-        an_epoch = -(-sizes // self.batch_size)
-        steps = torch.arange(self.num_steps[0])
-        # full batches, then what is left
-        counts = (sizes - self.batch_size * (steps % an_epoch)).clamp(max=self.batch_size)
-        return torch.where(steps < torch.tensor(self.num_steps)[:, None], counts, 0)
+        Both (k, steps, B). What only fills up is the first draw: nothing that was not drawn, since an
+        augmentation may divide by it.
+        """
+        sizes = torch.tensor([job.num_samples for job in self.jobs])[:, None, None]
+        steps = torch.arange(self.num_steps[0])[:, None]
+        steps_an_epoch = -(-sizes // self.batch_size)
+        # the place in its epoch: full batches, then what is left
+        place = self.batch_size * (steps % steps_an_epoch) + torch.arange(self.batch_size)
+        there = (place < sizes) & (steps < torch.tensor(self.num_steps)[:, None, None])
+        return torch.where(there, steps // steps_an_epoch * sizes + place, 0), there
+
+
+def _taken(drawn: Sequence[Tensor], places: Tensor) -> Tensor:
+    """Of each client's draws, (epochs, N^k, ...), those at its places, (k, steps, B, ...)."""
+    return torch.stack([of_client.flatten(0, 1)[own] for of_client, own in zip(drawn, places, strict=True)])
+
+
+def places_of(jobs: Sequence[Job]) -> dict[int, list[int]]:
+    """Where in a stack the clients of each run are, by the run's number."""
+    places: dict[int, list[int]] = {}
+    for place, job in enumerate(jobs):
+        places.setdefault(job.member, []).append(place)
+    return places
 
 
 def fetch(
@@ -153,14 +147,12 @@ def fetch(
     augment = members[0].task.augment
     changes = None if draws is None or augment is None else Changes(augment, draws)
     found, places = [], []
-    for index, member in enumerate(members):
-        mine = [place for place, job in enumerate(jobs) if job.member == index]
-        if mine:
-            shards = getattr(member.task, split)
-            own = rows if len(mine) == len(jobs) else rows[mine]
-            changed = None if changes is None else changes.of(mine)
-            found.append(gather(shards, [jobs[place].client for place in mine], own, changed))
-            places += mine
+    for index, mine in places_of(jobs).items():
+        shards = getattr(members[index].task, split)
+        own = rows if len(mine) == len(jobs) else rows[mine]
+        changed = None if changes is None else changes.of(mine)
+        found.append(gather(shards, [jobs[place].client for place in mine], own, changed))
+        places += mine
     if len(found) == 1:
         return found[0]
     back = send(torch.tensor(places).argsort(), found[0].inputs.device)
@@ -194,13 +186,13 @@ def stack(members: Sequence[Member], jobs: Sequence[Job], stateful: bool) -> Rol
         member.state if stateful else member.state._replace(private=member.first.private)
         for member in members
     ]
-    each = [starts[job.member].of_client(job.client).tensors() for job in jobs]
+    first, *others = [starts[job.member].of_client(job.client) for job in jobs]
 
-    def together(tensors: Sequence[Tensor]) -> Tensor:
+    def together(*tensors: Tensor) -> Tensor:
         if all(tensor is tensors[0] for tensor in tensors):  # everyone's: there is no need of copies
             return tensors[0].expand(len(jobs), *tensors[0].shape)
-        return torch.stack(list(tensors))
+        return torch.stack(tensors)
 
-    client = starts[0].with_tensors(map(together, zip(*each, strict=True)))
+    client = first.map(together, *others)
     # of one client alone it is the state's own, and `begin` may write in private tensors
     return client._replace(private={name: own.clone() for name, own in client.private.items()})

@@ -187,7 +187,8 @@ def new_history(
         for name, tensor in role.items()
         if name != ROUTER and not is_statistic(name)
     )
-    own = {
+    config: dict[str, object] = {
+        "task": task.name,
         "network": network_of(task),
         "loss": name_of(task.loss),
         "augment": None if task.augment is None else name_of(task.augment),
@@ -198,20 +199,17 @@ def new_history(
         "device": device_name(device),
         "version": __version__,
     }
-    for name in method.options():
-        require(
-            name not in own and name != "task",
-            f"{type(method).__name__}.options has {name!r}, which a history says of the run itself: call it "
-            f"'{method.name}_{name}', say",
-        )
-    config = own | method.options()
-    for name in task.details:
-        require(
-            name not in config and name != "task",
-            f"details has {name!r}, which a history says of the run itself: call it 'task_{name}', say",
-        )
+    options = f"{type(method).__name__}.options"
+    for where, more, prefix in ((options, method.options(), method.name), ("details", task.details, "task")):
+        for name in more:
+            require(
+                name not in config,
+                f"{where} has {name!r}, which a history says of the run itself: call it "
+                f"'{prefix}_{name}', say",
+            )
+        config |= more
     return History(
-        config=plain({"task": task.name, **task.details, **config}),
+        config=plain(config),
         clusters=task.clusters.tolist(),
         bytes_up=bytes_up(method, first, engine),
         bytes_down=num_bytes(first.shared) + num_bytes(first.clustered),

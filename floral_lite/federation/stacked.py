@@ -47,9 +47,9 @@ def stacked_step(
         The training losses, shape (k,).
     """
     take = partial(_gradients, task, method, layers, settings, velocity, start, batch)
-    losses, gradients = take(client, fuse=settings.clip_norm is None and not method.inner_learning_rate)
+    losses, gradients = take(client)
     if method.inner_learning_rate:
-        losses, gradients = take(ahead(method, client, gradients), fuse=False)
+        losses, gradients = take(ahead(method, client, gradients))
     with torch.no_grad():
         if settings.clip_norm is not None:
             gradients = torch.vmap(partial(clip, clip_norm=settings.clip_norm))(gradients)
@@ -66,15 +66,16 @@ def _gradients(
     start: Roles,
     batch: Batch,
     client: Roles,
-    fuse: bool,
 ) -> tuple[Tensor, Roles]:
     """The losses (k,) and the gradients, without those of weights that step in the backward pass."""
     leaves = client.map(lambda tensor: tensor.detach().requires_grad_())
     tensors = leaves.tensors()
     networks = method.networks(leaves, batch.noise)
-    # a user's own verb may use a weight, or its gradient, a second time
+    # a weight may step in the backward pass if nobody sees it, or its gradient, a second time; a user's own
+    # verb may
     verbs = ("parts", "networks", "losses", "penalty", "precondition")
-    fuse = fuse and all(ours(getattr(method, verb)) for verb in verbs)
+    once = settings.clip_norm is None and not method.inner_learning_rate
+    fuse = once and all(ours(getattr(method, verb)) for verb in verbs)
     owners = used_once(networks, tensors) if fuse else {}
     velocities = dict(zip(map(id, tensors), velocity.tensors(), strict=False))  # none without momentum
     allowed = {
@@ -87,31 +88,27 @@ def _gradients(
         outputs = [stacked_forward(layers, parts, batch.inputs, batch.keys, fused) for parts in networks]
         sample_loss = partial(sample_losses, task.loss, batch.targets)
         losses = average(method.losses(leaves, outputs, sample_loss, batch.noise), batch.weights)
-    pulls: list[Any] = [None] * len(tensors)
+    pulls: Any = [None] * len(tensors)
     penalty = method.penalty(leaves, start)
     if isinstance(penalty, Tensor) and penalty.requires_grad:  # before any weight steps
-        pulls = list(torch.autograd.grad(penalty, tensors, retain_graph=True, allow_unused=True))
+        pulls = torch.autograd.grad(penalty, tensors, retain_graph=True, allow_unused=True)
     # no client's loss depends on another's parameters, so the gradient of the sum is every one's own; None
     # for weights that have taken their step, and for those that the loss does not use
     slopes: Any = torch.autograd.grad(losses.sum(), tensors, allow_unused=True)
     stepped = {id(owners[used]) for used in fused.stepping}
-    gradients: dict[int, Tensor] = {}
-    for leaf, *terms in zip(tensors, slopes, pulls, strict=True):
-        gradient = sum(term for term in terms if term is not None)
-        if id(leaf) in stepped:
-            if isinstance(gradient, Tensor):
-                _pull(leaf, velocities.get(id(leaf)), gradient, settings.learning_rate)
-        elif isinstance(gradient, Tensor):
-            gradients[id(leaf)] = gradient
-        elif settings.momentum or settings.weight_decay or not fuse:
-            # which may move what nothing pulls
-            gradients[id(leaf)] = torch.zeros_like(leaf)
-    return losses.detach(), Roles(
-        *(
-            {name: gradients[id(leaf)] for name, leaf in role.items() if id(leaf) in gradients}
-            for role in leaves
-        )
-    )
+    gradients, terms = Roles({}, {}, {}), zip(slopes, pulls, strict=True)
+    for of_role, role in zip(gradients, leaves, strict=True):
+        for name, leaf in role.items():
+            gradient = sum(term for term in next(terms) if term is not None)
+            if id(leaf) in stepped:
+                if isinstance(gradient, Tensor):
+                    _pull(leaf, velocities.get(id(leaf)), gradient, settings.learning_rate)
+            elif isinstance(gradient, Tensor):
+                of_role[name] = gradient
+            elif settings.momentum or settings.weight_decay or not fuse:
+                # which may move what nothing pulls
+                of_role[name] = torch.zeros_like(leaf)
+    return losses.detach(), gradients
 
 
 def used_once(networks: Sequence[Mapping[str, Part]], leaves: Sequence[Tensor]) -> dict[int, Tensor]:

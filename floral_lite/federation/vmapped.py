@@ -30,40 +30,25 @@ def vmapped_step(
         InputError: the network's way depends on its inputs, which torch.vmap cannot follow.
     """
     if len(batch.inputs) == 1 and not batch.inputs.is_cuda:
-        return single_step(task, method, settings, client, velocity, batch, start)
+        # one client as the loop takes it: under vmap norms and pooling take longer
+        own, moving = client.at(0), velocity.at(0)
+        alone = Batch._make(None if given is None else given[0] for given in batch)
+        take = partial(gradient, task, method, settings, alone, start.at(0), route="auto")
+        stepped, moved, loss = local_step(method, settings, own, moving, take)
+        own.copy_(stepped)
+        moving.copy_(moved)
+        return loss[None]
 
     def step(client: Roles, velocity: Roles, batch: Batch, start: Roles) -> tuple[Roles, Roles, Tensor]:
-        def take(client: Roles) -> tuple[Roles, Tensor, Roles]:
-            minimised = partial(objective, task, method, settings, batch, start, "auto")
-            gradients, (loss, moved) = grad(minimised, has_aux=True)(client)
-            return gradients, loss, moved
-
+        take = grad(partial(objective, task, method, settings, batch, start, "auto"), has_aux=True)
         return local_step(method, settings, client, velocity, take)
 
     axes = (0, 0, Batch._make(None if given is None else 0 for given in batch), 0)
     with under_vmap(task.model):
-        stepped, moving, losses = torch.vmap(step, axes, randomness="different")(
+        stepped, moved, losses = torch.vmap(step, axes, randomness="different")(
             client, velocity, batch, start
         )
     client.copy_(stepped)
-    velocity.copy_(moving)
+    velocity.copy_(moved)
     result: Tensor = losses
     return result
-
-
-def single_step(
-    task: Task,
-    method: Method,
-    settings: Settings,
-    client: Roles,
-    velocity: Roles,
-    batch: Batch,
-    start: Roles,
-) -> Tensor:
-    """The same for a stack of one, as the loop takes it: under vmap norms and pooling take longer."""
-    alone = Batch._make(None if given is None else given[0] for given in batch)
-    take = partial(gradient, task, method, settings, alone, start.at(0), route="auto")
-    stepped, moving, loss = local_step(method, settings, client.at(0), velocity.at(0), take)
-    client.copy_(stepped.map(lambda tensor: tensor[None]))
-    velocity.copy_(moving.map(lambda tensor: tensor[None]))
-    return loss[None]

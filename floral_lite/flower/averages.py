@@ -79,10 +79,8 @@ def average_of_sums(before: Roles, replies: Sequence[Trained], as_updates: bool)
     The arguments are those of `average`. Sums do not tell what single clients have changed: with
     `as_updates` a number that differs by no more than the rounding of N^k u^k counts as unchanged.
     """
-    sums = before.with_tensors(
-        torch.stack(tensors).sum(dim=0)
-        for tensors in zip(*(reply.parameters.tensors() for reply in replies), strict=True)
-    )
+    first, *others = [reply.parameters for reply in replies]
+    sums = first.map(lambda *tensors: torch.stack(tensors).sum(dim=0), *others)
     # u <- sum_k N^k u^k / sum_k N^k
     num_samples = sum(reply.num_samples for reply in replies)
     shared = {name: tensor / num_samples for name, tensor in sums.shared.items()}
@@ -95,11 +93,11 @@ def average_of_sums(before: Roles, replies: Sequence[Trained], as_updates: bool)
     found = Roles(shared, clustered, {})
     if not as_updates:
         return found
-    old = before._replace(private={})
-    return found.with_tensors(
-        torch.where((new - own).abs() <= 4 * torch.finfo(own.dtype).eps * own.abs(), own, new)
-        for new, own in zip(found.tensors(), old.tensors(), strict=True)
-    )
+
+    def unless_rounded(new: Tensor, old: Tensor) -> Tensor:
+        return torch.where((new - old).abs() <= 4 * torch.finfo(old.dtype).eps * old.abs(), old, new)
+
+    return found.map(unless_rounded, before)
 
 
 def trimmed_average(before: Roles, replies: Sequence[Trained], trim: float) -> Roles:

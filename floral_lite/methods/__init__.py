@@ -50,10 +50,10 @@ __all__ = [
 METHODS: dict[str, type[Method]] = {
     method.name: method
     for method in (
-        *(FedAvg, LocalAdaptor, Ensemble, FLoRAL, MFL, MFLWS, Local, FineTuned),
-        *(FedProx, Ditto, FedPer, FedBN, PerFedAvg, IFCA, FedEM, FederatedClustering),
+        FedAvg, LocalAdaptor, Ensemble, FLoRAL, MFL, MFLWS, Local, FineTuned,
+        FedProx, Ditto, FedPer, FedBN, PerFedAvg, IFCA, FedEM, FederatedClustering,
     )
-}
+}  # fmt: skip
 
 
 def option_names(name: str) -> list[str]:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from ..adaptors import check_num_clusters
 from ..errors import real_number, require
 from ..factored import Blend
-from ..roles import Roles
+from ..roles import Roles, along_first
 from ..router import Router, one_hot_logits
 from ..seeds import stream
 from .base import ROUTER, Method, Part, added_up, some_trainable
@@ -109,8 +109,7 @@ class FederatedClustering(Method):
             update = added_up(model) - added_up(after[name])
             name = MOMENTUM + name
             smoothed = self.update_momentum * start.private[name] + (1 - self.update_momentum) * update
-            is_first = fresh.reshape((*fresh.shape, *[1] * (update.dim() - axes)))
-            momenta[name] = torch.where(is_first, update, smoothed)
+            momenta[name] = torch.where(along_first(fresh, update), update, smoothed)
             # for all C centres: only that of the client's own cluster has weight in the average
             centres[name] = momenta[name].unsqueeze(axes).expand_as(client.clustered[name])
         return Roles(client.shared, client.clustered | centres, client.private | momenta)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import require
-from ..roles import Roles
+from ..roles import Roles, along_first
 from ..router import Router
 from .base import ROUTER, Part, SampleLoss
 from .ensemble import Ensemble, mixed_outputs
@@ -30,7 +30,7 @@ class MixedLosses(Routed):
         if not classifies:
             return mixed_outputs(mixture, outputs)
         weighted = [
-            pi.reshape(pi.shape + (1,) * (output.dim() - pi.dim())).log() + output.log_softmax(dim=-1)
+            along_first(pi.log(), output) + output.log_softmax(dim=-1)
             for pi, output in zip(mixture.unbind(-1), outputs, strict=True)
         ]
         return torch.stack(weighted).logsumexp(dim=0)
