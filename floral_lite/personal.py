@@ -9,6 +9,7 @@ from .copies import copied
 from .errors import InputError, require, whole_number
 from .federation import Federation, Task
 from .federation.forward import running_statistics
+from .federation.own_method import ours
 from .federation.record import network_of, plain
 from .floral import Floral
 from .methods import ROUTER, FLoRAL, Method
@@ -32,8 +33,8 @@ def personal_model(task: Task, method: Method, state: Roles | Federation, client
 
     Raises:
         InputError: there is no such client, the state lacks what is the client's own, another task or method
-            was trained (of a state alone that cannot be checked), or the client answers with a mixture of
-            several networks' outputs.
+            was trained (of a state alone that cannot be checked), or the client answers with something else
+            than one network's outputs.
 
     Example:
         >>> from floral_lite import methods, tasks, train
@@ -45,10 +46,11 @@ def personal_model(task: Task, method: Method, state: Roles | Federation, client
     """
     own = _of_client(task, method, state, client)
     num_networks = len(method.networks(own))
+    predict = type(method).predict
     require(
-        num_networks == 1 or type(method).predict is Method.predict,
-        f"client {client} of {method.name} answers with a mixture of what {num_networks} networks say, and "
-        "no single network says the same: take a method that mixes parameters, such as methods.FLoRAL",
+        predict is Method.predict or (num_networks == 1 and ours(predict)),
+        f"client {client} of {method.name} answers with what its predict makes of {num_networks} network(s), "
+        "and no single network says the same: take a method that mixes parameters, such as methods.FLoRAL",
     )
     model = copied(task.model).eval()
     for name, tensor in method.personalise(own).items():
@@ -72,7 +74,8 @@ def personal_floral(task: Task, method: Method, state: Roles | Federation, clien
 
     Raises:
         InputError: there is no such client, the method is of another class, the state lacks what is the
-            client's own, or another task or method was trained (of a state alone that cannot be checked).
+            client's own, another task or method was trained (of a state alone that cannot be checked), or
+            its `parts` is another than FLoRAL's.
     """
     if not isinstance(method, FLoRAL) or isinstance(method, MFLWS):
         raise InputError(
@@ -88,9 +91,9 @@ def personal_floral(task: Task, method: Method, state: Roles | Federation, clien
         "other parameters of the task's model are frozen than when the method was made, so that others would "
         "have adaptors: freeze those again, or take personal_model",
     )
-    for name, tensor in own.shared.items():
-        if not is_statistic(name):
-            base.get_parameter(name).copy_(tensor)
+    for name, parameter in base.named_parameters():
+        if name in own.shared:
+            parameter.copy_(own.shared[name])
     for name, tensor in model.clustered().items():
         tensor.copy_(own.clustered[name])
     for name, tensor in model.statistics.named_buffers():
@@ -98,6 +101,12 @@ def personal_floral(task: Task, method: Method, state: Roles | Federation, clien
         tensor.copy_(own.private[joined(layer, f"local_{which}")])
     model.router_logits.copy_(own.private[ROUTER])
     _copy_statistics(base, own, num_networks=1)
+    mixed = model.personal_parameters()
+    for name, tensor in method.personalise(own).items():
+        require(
+            is_statistic(name) or torch.allclose(mixed[name], tensor, rtol=1e-3, atol=1e-5),
+            f"{type(method).__name__}.parts makes {name} otherwise than FLoRAL does: take personal_model",
+        )
     return model
 
 

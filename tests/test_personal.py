@@ -94,7 +94,7 @@ def test_a_federation_carries_its_state() -> None:
 @pytest.mark.parametrize("name", ["mfl", "mfl-ws", "fedem"])
 def test_a_mixture_of_outputs_is_no_single_network(name: str) -> None:
     task, method, federation = trained(name)
-    with pytest.raises(InputError, match=f"client 2 of {name} answers with a mixture of what . networks say"):
+    with pytest.raises(InputError, match=f"client 2 of {name} answers with what its predict makes of . network"):
         personal_model(task, method, federation.state, 2)
 
 

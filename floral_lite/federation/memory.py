@@ -16,6 +16,7 @@ from ..errors import InputError, require, whole_number
 from ..methods import Method
 from ..roles import Roles, is_statistic, num_bytes
 from .batch import MEANS
+from .checks import tested_outputs
 from .forward import run
 from .layers import chain, stacked_forward
 from .own_method import ours
@@ -70,7 +71,7 @@ class Memory:
         key = mode, type(method)  # a method may adapt its models by another one
         if key not in self._fillable:
             meet = task.loss not in MEANS or samples_meet(task, method, state)
-            self._fillable[key] = not meet and not answers_meet(method, state, mode)
+            self._fillable[key] = not meet and not answers_meet(task, method, state, mode)
         return self._fillable[key]
 
     def clients_at_once(self, task: Task, method: Method, state: Roles, settings: Settings) -> int:
@@ -182,7 +183,7 @@ def samples_meet(task: Task, method: Method, state: Roles) -> bool:
     )
 
 
-def answers_meet(method: Method, state: Roles, training: bool) -> bool:
+def answers_meet(task: Task, method: Method, state: Roles, training: bool) -> bool:
     """Whether a user's own `losses`, or in evaluation `predict`, looks at more than one sample at a time."""
     verb = method.losses if training else method.predict
     if ours(verb):
@@ -192,7 +193,9 @@ def answers_meet(method: Method, state: Roles, training: bool) -> bool:
     draws = None if draws is None else draws[0].to(like.device)
     # two more samples, one smaller and one larger than the first three
     sizes = torch.tensor([2.0, 3.0, 4.0, 1.0, 9.0])[:, None]
-    outputs = [(sizes * torch.rand(4, generator=generator)).to(like) for _ in method.networks(client)]
+    num_labels = tested_outputs(task, 1).shape[-1]
+    networks = method.networks(client)
+    outputs = [(sizes * torch.rand(num_labels, generator=generator)).to(like) for _ in networks]
 
     def made(count: int) -> Tensor:
         some = [one[:count] for one in outputs]

@@ -9,14 +9,16 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import torch
 from torch import Tensor
 
-from ..adaptors import Adaptor
+from ..adaptors import Adaptor, batch_nora_layers
 from ..errors import InputError, require
 from ..methods import Method
 from ..methods.base import ROUTER, added_up
 from ..methods.routed import Routed
-from ..roles import Roles
+from ..roles import Roles, is_statistic, joined
 from ..router import Router
 from ..seeds import stream
+from .checks import tested_outputs
+from .forward import running_statistics
 from .layers import chain
 
 if TYPE_CHECKING:
@@ -24,7 +26,10 @@ if TYPE_CHECKING:
 
 # in the batch with which a method is asked about losses
 SAMPLES = 3
+# a client's own statistics of a norm that Batch-NorA adapts
+OWN = ("local_mean", "local_variance")
 Numbers = dict[str, Tensor]
+Verbs = dict[str, Callable[[], Any]]
 
 
 def ours(code: Callable[..., object]) -> bool:
@@ -53,11 +58,20 @@ def check_own(method: Method, state: Roles, task: Task, engine: str) -> None:
     if ours(type(method)):
         return
     kind, generator = type(method).__name__, stream(0, "two clients")
+    norms = batch_nora_layers(getattr(method, "plan", {}))
+    known = running_statistics(task.model).keys() | {joined(layer, which) for layer in norms for which in OWN}
+    for name in (name for role in state for name in role):
+        require(
+            not is_statistic(name) or name in known,
+            f"{kind}.initialise gives {name}, which is what the statistics of norms are called, and these "
+            "are not trained like others: give it another name",
+        )
     two = state.of_client(0).map(lambda *pair: torch.stack(pair), state.of_client(-1))
     # the draws tell clients apart that begin alike
     two = two.map(lambda pair: pair + (0.1 * torch.rand(pair.shape, generator=generator)).to(pair))
+    asked = partial(verbs, method, two, tested_outputs(task, 1).shape[-1])
     for verb in ("begin", "precondition", "finish"):
-        after = verbs(method, two, 0)[verb]()
+        after = asked(0)[verb]()
         require(
             isinstance(after, Roles) and [role.keys() for role in after] == [role.keys() for role in two],
             f"{kind}.{verb} returns {'other names than it was given' if after else after}; it must return "
@@ -77,15 +91,15 @@ def check_own(method: Method, state: Roles, task: Task, engine: str) -> None:
             f"{kind}.mixture gives other weights than {kind}.router, with which the networks are mixed: "
             "write the rule as mixture(router_logits, draws=None) of a subclass of Router, given as router=",
         )
-    verbs(method, two, 0)["penalty"]()  # which must not look at what is not kept
-    shape = tuple(verbs(method, two, 0)["losses"]().shape)
+    asked(0)["penalty"]()  # which must not look at what is not kept
+    shape = tuple(asked(0)["losses"]().shape)
     require(
         shape in ((SAMPLES,), (1,)),
         f"{kind}.losses returns the shape {shape} for {SAMPLES} samples; it must return each sample's loss, "
         f"({SAMPLES},), as sample_loss does, or the batch's alone, (1,)",
     )
     for verb in asked_of_stacks(task) if engine == "fast" else ():
-        check_stack(method, two, verb)
+        check_stack(type(method).__name__, asked, verb)
 
 
 def asked_of_stacks(task: Task) -> list[str]:
@@ -96,16 +110,16 @@ def asked_of_stacks(task: Task) -> list[str]:
     return asked
 
 
-def check_stack(method: Method, two: Roles, verb: str) -> None:
+def check_stack(kind: str, asked: Callable[[Any], Verbs], verb: str) -> None:
     """For a stack of clients a method gives what it gives for each of them; of penalties the sum."""
-    one, other = (numbers(verbs(method, two, client)[verb]()) for client in (0, 1))
+    one, other = (numbers(asked(client)[verb]()) for client in (0, 1))
     wanted = {name: torch.stack([one[name], other[name]]) for name in one}
     if verb == "penalty":
         wanted = {name: both.sum(dim=0) for name, both in wanted.items()}
-    wrong, cause = for_a_stack(lambda: verbs(method, two, slice(None))[verb](), wanted)
+    wrong, cause = for_a_stack(lambda: asked(slice(None))[verb](), wanted)
     if wrong:
         raise InputError(
-            f"{type(method).__name__}.{verb} gives for a stack of two clients, whose tensors have one more "
+            f"{kind}.{verb} gives for a stack of two clients, whose tensors have one more "
             f"axis in front, something else than for each alone ({wrong}): count axes from the last one, let "
             "a client's number a meet a tensor of n axes as a.reshape(a.shape + (1,) * n), sum a penalty "
             "over the clients, or use engine='loop'"
@@ -165,14 +179,14 @@ def for_a_stack(ask: Callable[[], Any], wanted: Numbers) -> tuple[str, Exception
     return "" if drawn else difference(found, wanted), None
 
 
-def verbs(method: Method, two: Roles, which: Any) -> dict[str, Callable[[], Any]]:
+def verbs(method: Method, two: Roles, num_labels: int, which: Any) -> Verbs:
     """Each verb of a method, to be asked about one of two clients, by its number, or both, by slice(None)."""
     generator = stream(0, "verbs")
     client = two.at(which).map(torch.clone)  # in which a verb may write
     like, draws = client.tensors()[0], method.draw(2, generator)
     draws = None if draws is None else draws.to(like.device)[which]
-    # each network's logits of four labels
-    outputs = [torch.rand(2, SAMPLES, 4, generator=generator) for _ in method.networks(two.at(0))]
+    # each network's logits
+    outputs = [torch.rand(2, SAMPLES, num_labels, generator=generator) for _ in method.networks(two.at(0))]
     outputs = [one.to(like)[which] for one in outputs]
     choices = len(method.candidates(two.at(0)))
     losses = torch.rand(2, choices, generator=generator).to(like)[which] if choices else None

@@ -70,7 +70,13 @@ def option_names(name: str) -> list[str]:
         (['proximal'], [])
     """
     check_names("method", [name], METHODS)
-    return list(inspect.signature(METHODS[name]).parameters)[1:]
+    names: list[str] = []
+    for kind in METHODS[name].__mro__:
+        parameters = inspect.signature(kind).parameters.values()
+        names += [each.name for each in parameters if each.kind is not each.VAR_KEYWORD]
+        if not any(each.kind is each.VAR_KEYWORD for each in parameters):  # **options are its parent's
+            break
+    return [name for name in dict.fromkeys(names) if name != "model"]
 
 
 def make(name: str, model: nn.Module, /, **options: object) -> Method:
