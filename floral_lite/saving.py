@@ -33,7 +33,7 @@ def save(model: Floral, path: str | Path) -> None:
     require(
         type(model.router) is Router,
         f"the model's router is a {type(model.router).__name__}, and a file keeps a Router's options only: "
-        "save a model with a plain Router, or its state_dict()",
+        "save its state_dict(), or what merge() makes of it",
     )
     settings = {
         "num_clusters": model.num_clusters,

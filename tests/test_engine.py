@@ -789,7 +789,9 @@ class Turns(nn.Linear):
 
 def test_a_network_that_looks_at_its_inputs_takes_the_loop() -> None:
     task = make_task(lambda: Turns(4, 3), normal(4))
-    with pytest.raises(InputError, match=r"Turns looks at the numbers in its inputs.*engine='loop'"):
+    with pytest.raises(
+        InputError, match=r"Turns, or a method of your own, looks at the numbers in its inputs.*engine='loop'"
+    ):
         train(task, methods.FedAvg(task.model))
     assert len(train(task, methods.FedAvg(task.model), engine="loop").history.rounds) == 3
 

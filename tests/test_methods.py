@@ -323,6 +323,18 @@ def test_no_option_has_the_name_of_a_setting(name: str) -> None:
     assert not set(methods.option_names(name)) & {field.name for field in fields(Settings)}
 
 
+def test_options_that_are_handed_on_are_a_method_s_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Mine(methods.FLoRAL):
+        def __init__(self, model: nn.Module, strength: float = 1.0, **options: Any) -> None:
+            super().__init__(model, **options)
+
+    monkeypatch.setitem(METHODS, "mine", Mine)
+    assert methods.option_names("mine") == ["strength", *methods.option_names("floral")]
+    assert methods.make("mine", nn.Linear(4, 3), num_clusters=3, rank=1)
+    with pytest.raises(InputError, match="mine has no option centre"):
+        methods.make("mine", nn.Linear(4, 3), centre=1)
+
+
 def test_an_option_that_the_method_lacks_is_refused() -> None:
     with pytest.raises(InputError, match=r"fedavg has no option num_clusters.*4"):
         methods.make("fedavg", nn.Linear(4, 2), num_clusters=4)

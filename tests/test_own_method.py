@@ -1,6 +1,6 @@
 """A method of a user's own: what it may do wrong is told in a sentence, and what it may do agrees."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -148,9 +148,18 @@ class Ended(Shared):
         )
 
 
+class OneStatistic(Shared):
+    def initialise(self, clusters: Tensor, seed: int) -> Roles:
+        return super().initialise(clusters, seed)._replace(private={"local_mean": torch.zeros(len(clusters))})
+
+    def parts(self, client: Roles, draws: Tensor | None = None) -> dict[str, Part]:
+        return dict(client.shared)
+
+
 @pytest.mark.parametrize(
     ("kind", "message"),
     [
+        (OneStatistic, r"OneStatistic\.initialise gives local_mean, which is what the statistics"),
         (Nothing, r"Nothing\.initialise returns a dict; it must return Roles"),
         (NoAxis, r"the private age the shape \(3,\); it needs an axis of the 5 clients"),
         (Whole, r"Whole\.initialise gives age the type torch\.int64.*give tensor\.float\(\)"),
@@ -432,6 +441,32 @@ class Falling(Shared):
 
 def test_noise_of_a_method_s_own_is_taken(task: Task) -> None:
     train(task, Noisy(task.model), rounds=1)
+
+
+class Prior(Shared):
+    """It knows how many labels there are."""
+
+    def losses(
+        self, client: Roles, outputs: Sequence[Tensor], sample_loss: SampleLoss, draws: Tensor | None = None
+    ) -> Tensor:
+        return sample_loss(outputs[0] + torch.tensor([0.0, 0.5, 1.0]))
+
+
+def test_losses_may_know_the_number_of_labels(task: Task) -> None:
+    agree(*(train(task, Prior(task.model), engine=engine) for engine in ("fast", "loop")))
+
+
+class Tuned(Shared):
+    """Its clients train on before they are tested, by a method that is another one for a stack."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__(model)
+        self.adaptation = OneNorm(model)
+
+
+def test_what_adapts_a_model_for_a_test_is_checked_too(task: Task) -> None:
+    with pytest.raises(InputError, match=r"OneNorm\.precondition gives for a stack"):
+        train(task, Tuned(task.model))
 
 
 def test_clients_may_keep_control_variates(task: Task) -> None:

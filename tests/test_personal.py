@@ -1,11 +1,12 @@
 """One client's model, taken out of a federation: it answers as the federation was tested."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
 
 from floral_lite import (
@@ -19,8 +20,11 @@ from floral_lite import (
     personal_floral,
     personal_model,
     save,
+    tasks,
     train,
 )
+from floral_lite.methods import ROUTER, Part
+from floral_lite.roles import Roles
 
 from .federations import make_task, normal
 
@@ -94,7 +98,9 @@ def test_a_federation_carries_its_state() -> None:
 @pytest.mark.parametrize("name", ["mfl", "mfl-ws", "fedem"])
 def test_a_mixture_of_outputs_is_no_single_network(name: str) -> None:
     task, method, federation = trained(name)
-    with pytest.raises(InputError, match=f"client 2 of {name} answers with what its predict makes of . network"):
+    with pytest.raises(
+        InputError, match=f"client 2 of {name} answers with what its predict makes of . network"
+    ):
         personal_model(task, method, federation.state, 2)
 
 
@@ -133,6 +139,45 @@ def test_a_floral_of_a_client_has_the_statistics_that_are_averaged() -> None:
     with torch.no_grad():
         outputs = personal_model(task, method, federation, 2)(inputs)
         torch.testing.assert_close(personal_floral(task, method, federation, 2)(inputs), outputs)
+
+
+class Counting(methods.FLoRAL):
+    """A shared tensor counts the rounds."""
+
+    strength = 1.0
+
+    def initialise(self, clusters: Tensor, seed: int) -> Roles:
+        first = super().initialise(clusters, seed)
+        return first._replace(shared=first.shared | {"rounds": torch.zeros(())})
+
+    def parts(self, client: Roles, draws: Tensor | None = None) -> dict[str, Part]:
+        mixture = self.strength * self.router.mixture(client.private[ROUTER], draws)
+        weights = client._replace(shared={k: v for k, v in client.shared.items() if k != "rounds"})
+        return self.adapted(weights, client.clustered, mixture)
+
+
+class Weaker(Counting):
+    strength = 0.5
+
+
+class Calibrated(methods.FedAvg):
+    def predict(self, client: Roles, outputs: Sequence[Tensor], classifies: bool) -> Tensor:
+        return 2 * outputs[0]
+
+
+def test_a_client_of_ones_own_method_answers_as_it_was_tested_or_is_refused() -> None:
+    task = tasks.load("digits-rotate", num_clients=4)
+    inputs = task.test[1].inputs
+    method = Counting(task.model, rank=2)
+    done = train(task, method, rounds=3)
+    whole, parts = (make(task, method, done, 1) for make in (personal_model, personal_floral))
+    torch.testing.assert_close(whole(inputs), parts(inputs))
+    weaker = Weaker(task.model, rank=2)
+    with pytest.raises(InputError, match=r"Weaker\.parts makes .* otherwise than FLoRAL does"):
+        personal_floral(task, weaker, train(task, weaker, rounds=3), 1)
+    calibrated = Calibrated(task.model)
+    with pytest.raises(InputError, match="what its predict makes of 1 network"):
+        personal_model(task, calibrated, train(task, calibrated, rounds=1), 1)
 
 
 def test_frozen_parameters_stay_what_they_are() -> None:

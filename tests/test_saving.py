@@ -306,7 +306,7 @@ class Mine(Router):
 
 
 def test_a_router_of_ones_own_is_not_saved(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"router is a Mine, .* a plain Router, or its state_dict\(\)"):
+    with pytest.raises(InputError, match=r"router is a Mine, .* save its state_dict\(\), or what merge\(\)"):
         save(Floral(nn.Linear(3, 2), rank=1, router=Mine()), tmp_path / "model.safetensors")
     assert list(tmp_path.iterdir()) == []
 

@@ -43,8 +43,9 @@ def under_vmap(what: object) -> Iterator[None]:
         # torch's words for an `if` on a tensor, and for .item()
         if told.startswith("vmap: It looks like you're"):
             raise InputError(
-                f"{name} looks at the numbers in its inputs, with an `if` or with .item(), "
-                "and cannot run for many clients at once: use torch.where in its place, or engine='loop'"
+                f"{name}, or a method of your own, looks at the numbers in its inputs, with an `if` or with "
+                ".item(), and cannot run for many clients at once: use torch.where in its place, or "
+                "engine='loop'"
             ) from error
         # only in evaluation: clients in training may draw
         if told.startswith("vmap: called random operation"):

@@ -88,11 +88,15 @@ def check_one_configuration(runs: Sequence[Run], begun: Sequence[Federation]) ->
         )
         for run, federation in zip(runs, begun, strict=True)
     ]
-    require(
-        all(config == configs[0] for config in configs),
-        "the runs are of different configurations; runs that are trained together differ in their seeds and "
-        "data only: train the others apart",
-    )
+    for config in configs[1:]:
+        one, other = configs[0][0], config[0]
+        differ = [key for key in one.keys() | other.keys() if one.get(key) != other.get(key)]
+        what = ", ".join(sorted(differ)) or "loss or augmentation, which must be one object, or shapes"
+        require(
+            config == configs[0],
+            f"the runs are of different configurations ({what}); runs that are trained together differ in "
+            "their seeds and data only: train the others apart",
+        )
 
 
 def check_same_shapes(old: Mapping[str, Roles], new: Mapping[str, Roles]) -> None:

@@ -61,7 +61,7 @@ class Method(ABC):
     refused before the run begins; `engine="loop"` asks about one client at a time.
 
     The server only averages, and applies the optimizer of `Settings`: a method cannot add a step to it. For a
-    learning rate that falls `finish` counts rounds in a shared tensor, and `precondition` scales by it.
+    learning rate that falls `finish` counts rounds in a shared tensor; `precondition` reads its `.round()`.
 
     Attributes:
         preconditioned: whether the gradients of low-rank factors are preconditioned, see `precondition.py`.
@@ -84,7 +84,7 @@ class Method(ABC):
         ...         self.model = model
         ...
         ...     def initialise(self, clusters, seed):
-        ...         return Roles(dict(self.model.named_parameters()), {}, {})
+        ...         return Roles(trainable(self.model), {}, {})  # without what is frozen
         ...
         ...     def parts(self, client, draws=None):
         ...         return dict(client.shared)

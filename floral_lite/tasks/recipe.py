@@ -29,7 +29,8 @@ class Recipe:
         num_clusters: C, the number of true clusters.
         settings: those of the authors' configuration, where the paper has the task; it names few of them.
         loss: of outputs and targets.
-        prepare: reads the data folder, and returns what makes the model and the shards for any seed.
+        prepare: reads the data folder, and returns what makes the model and the shards for any seed: of
+            (clusters (K,), C, seed) the model, K training shards, and K test shards.
         augment: changes training inputs at random, or None.
         data_fraction: share of every client's training data that the task has, in (0, 1]: a reduced
             task is the full one with a smaller share.
