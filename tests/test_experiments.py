@@ -852,7 +852,8 @@ def test_a_figure_draws_a_panel_a_task_and_a_line_a_row(
     ]
     for axis in made.axes:
         learned, optimal = axis.lines
-        assert learned.get_color() == optimal.get_color() == plots.COLOURS[2]  # whatever else is drawn
+        # the third of the paper's methods, whatever else is drawn
+        assert learned.get_color() == optimal.get_color() == plots.COLOURS[2]
         assert (learned.get_linestyle(), optimal.get_linestyle()) == ("--", "-")
         assert np.asarray(learned.get_ydata()).tolist() == [2.0, 1.0]
         assert axis.get_yscale() == "log"

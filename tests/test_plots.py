@@ -245,6 +245,9 @@ def test_mixtures_are_sorted_by_cluster_and_those_of_their_round() -> None:
     assert first.images[0].get_array().tolist() == MIXTURES[1]
     for axis in (last, plots.mixtures(history()).axes[0], plots.run_figure(history()).axes[1]):
         assert axis.images[0].get_array().tolist() == [[0.9, 0.1], [0.7, 0.3], [0.2, 0.8]]
+        # each cluster's number beside the middle of its rows
+        assert [label.get_text() for label in axis.get_yticklabels()] == ["0", "1"]
+        assert axis.get_yticks().tolist() == [0.5, 2]
 
 
 def test_the_personal_matrix_is_the_base_plus_the_mixture() -> None:

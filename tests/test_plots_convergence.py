@@ -57,6 +57,13 @@ def test_rates_have_a_line_for_each_error_and_each_bound() -> None:
     assert len({to_hex(line.get_color()) for line in axis.lines}) == 4
 
 
+def test_a_bound_has_the_colour_of_its_error() -> None:
+    error = (1 / STEPS, 0 * STEPS)
+    made = convergence.rates(STEPS, {"one": error, "two": error}, {"bound, two": STEPS, "bias": STEPS})
+    _, two, bound, bias = (to_hex(line.get_color()) for line in made.axes[0].lines)
+    assert two == bound != bias
+
+
 def test_the_areas_are_two_standard_errors_wide_and_stay_above_zero() -> None:
     first, second = FIGURES["rates"]().axes[0].collections
     edges = first.get_paths()[0].vertices

@@ -17,7 +17,7 @@ FIGURES: dict[str, Callable[[], Picture]] = {
     "over_clients": lambda: sharing.over_clients(
         CLIENTS,
         {"own": 8 / CLIENTS, "shared": 1 / CLIENTS},
-        {"bound": 4 / CLIENTS + 1, "floor": 1 + 0 * CLIENTS},
+        {"bound of shared": 4 / CLIENTS + 1, "floor": 1 + 0 * CLIENTS},
     ),
 }
 
@@ -43,10 +43,16 @@ def test_over_clients_tells_measured_from_bounds() -> None:
     made = FIGURES["over_clients"]()
     (axis,) = made.axes
     assert (axis.get_xscale(), axis.get_yscale()) == ("log", "log")
-    assert [text.get_text() for text in made.legends[0].get_texts()] == ["own", "shared", "bound", "floor"]
+    assert [text.get_text() for text in made.legends[0].get_texts()] == [
+        "own",
+        "shared",
+        "bound of shared",
+        "floor",
+    ]
     wanted = (8 / CLIENTS, 1 / CLIENTS, 4 / CLIENTS + 1, 1 + 0 * CLIENTS)
     for line, values in zip(axis.lines, wanted, strict=True):
         assert line.get_xydata().tolist() == np.stack([CLIENTS, values], axis=1).tolist()
     assert [line.get_linestyle() for line in axis.lines] == ["-", "-", "--", ":"]
     assert [line.get_marker() for line in axis.lines] == ["o", "s", "None", "None"]
+    assert axis.lines[1].get_color() == axis.lines[2].get_color() != axis.lines[3].get_color()
     assert [label.get_text() for label in axis.get_xticklabels()] == ["8", "16", "64"]
