@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from floral_lite import Federation, InputError, Settings, Shard, Task, methods, train
+from floral_lite import Federation, InputError, Settings, Shard, Task, methods, tasks, train
 from floral_lite.adaptors import KINDS, Convolution, VectorAdaptor
 from floral_lite.data import FlipAndCrop
 from floral_lite.factored import AdaptedParameter, Blend
@@ -794,6 +794,31 @@ def test_a_network_that_looks_at_its_inputs_takes_the_loop() -> None:
     ):
         train(task, methods.FedAvg(task.model))
     assert len(train(task, methods.FedAvg(task.model), engine="loop").history.rounds) == 3
+
+
+class Sentences(nn.Module):
+    """A transformer as in torch's tutorials: in evaluation its padding makes nested tensors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(9, 8, padding_idx=0)
+        layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+        self.encoder, self.head = nn.TransformerEncoder(layer, 1), nn.Linear(8, 3)
+
+    def forward(self, words: Tensor) -> Tensor:
+        mixed = self.encoder(self.words(words), src_key_padding_mask=words == 0)
+        return torch.as_tensor(self.head(mixed[:, 0]))
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")  # which the loop uses
+def test_a_transformer_with_padding_is_tested_on_both_engines() -> None:
+    words = torch.tensor([[1, 2, 3, 0], [4, 5, 0, 0], [6, 7, 8, 1], [2, 2, 0, 0]])
+    shards = {"a": (words, words[:, 0] % 3), "b": (words.flip(0), words[:, 1] % 3)}
+    task = tasks.from_clients(shards, shards, model=Sentences().double())
+    fast, loop = (
+        train(task, methods.FedAvg(task.model), rounds=2, engine=engine) for engine in ("fast", "loop")
+    )
+    agree(fast, loop)
 
 
 def test_samples_of_several_shapes_take_the_loop() -> None:

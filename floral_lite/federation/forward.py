@@ -31,6 +31,8 @@ VMAP = (
 def under_vmap(what: object) -> Iterator[None]:
     """Turn what torch.vmap cannot follow in a model or a loss into an InputError that says what to do."""
     name = getattr(what, "__name__", type(what).__name__)
+    shortcuts = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)  # through nested tensors, which torch.vmap does not know
     try:
         with warnings.catch_warnings():
             # attention on a CPU, which torch then runs client by client: nothing that a user could mend
@@ -58,6 +60,8 @@ def under_vmap(what: object) -> Iterator[None]:
             f"{name} cannot run for many clients at once, use engine='loop': torch.vmap says "
             f"{told.splitlines()[0]!r}"
         ) from error
+    finally:
+        torch.backends.mha.set_fastpath_enabled(shortcuts)
 
 
 def running_statistics(model: nn.Module) -> dict[str, Tensor]:

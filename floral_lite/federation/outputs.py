@@ -34,7 +34,7 @@ def outputs_together(
         num_rows: samples of each client at a time.
 
     Yields:
-        The outputs of each network (k, B, ...), the targets (k, B), and each sample's share of its
+        The outputs of each network (k, B, ...), the targets (k, B, ...), and each sample's share of its
         client's whole shard (k, B).
     """
     task, method = members[0].task, members[0].method

@@ -84,7 +84,8 @@ def check_run(run: Run) -> None:
 def initial_state(run: Run, settings: Settings, device: torch.device, clients: slice = slice(None)) -> Roles:
     """The federation before its first round: the method's parameters, and the model's running statistics.
 
-    With `clients` only these clients' private tensors, so that one alone need not hold everybody's.
+    With `clients` only these clients' private tensors, so that one alone need not hold everybody's. Raises
+    InputError where method, settings and model do not go together.
     """
     for name, needed in run.method.needs.items():
         value = getattr(settings, name)

@@ -33,7 +33,7 @@ def server_step(
             is: Adam would divide one rounding by another.
         moments: what the optimizer remembers.
         settings: which optimizer, and its learning rate.
-        number: 1, 2, ...: the round.
+        number: 1, 2, ...: of the server's step; rounds of asking are not counted.
 
     Returns:
         The next state and moments. Private parameters and running statistics are taken as they

@@ -13,7 +13,7 @@ from ..errors import require, whole_number
 
 
 class Shard(NamedTuple):
-    """One client's samples: inputs (N, ...) and targets (N,) or (N, outputs)."""
+    """One client's samples: inputs (N, ...) and targets (N,) or (N, ...)."""
 
     inputs: Tensor
     targets: Tensor

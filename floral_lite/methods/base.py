@@ -159,7 +159,7 @@ class Method(ABC):
         return sample_loss(outputs[0])
 
     def predict(self, client: Roles, outputs: list[Tensor], classifies: bool) -> Tensor:
-        """The outputs that are tested; of several networks `personal_model` refuses a rule of one's own.
+        """The outputs that are tested; `personal_model` refuses a rule of one's own.
 
         Args:
             client: its parameters.
@@ -173,7 +173,7 @@ class Method(ABC):
         return {name: added_up(part) for name, part in self.parts(client).items()}
 
     def local_statistics(self, client: Roles) -> dict[str, Statistics]:
-        """For each batch norm under Batch-NorA, by the name of its gamma: the statistics of its adaptor."""
+        """Of a client's statistics those of each Batch-NorA adaptor, by the name of its norm's gamma."""
         return {}
 
     def draw(self, num_steps: int, generator: torch.Generator) -> Tensor | None:
