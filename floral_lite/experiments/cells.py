@@ -125,7 +125,7 @@ def configuration(cell: Cell) -> dict[str, Any]:
     """What decides a cell's numbers beside the seed; results of one configuration may be averaged."""
     recipe = tasks.TASKS[cell.task]
     # as a file has it, so that what is read again is the same
-    written: dict[str, Any] = plain(
+    return plain(
         {
             "task": cell.task,
             "row": cell.row.name,
@@ -139,7 +139,6 @@ def configuration(cell: Cell) -> dict[str, Any]:
             "settings": asdict(cell.settings),
         }
     )
-    return written
 
 
 def make_runs(cells: Sequence[Cell], data: Path | str | None = None) -> list[Run]:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
-from .style import COLOURS, DASHES, GREY, Picture, figure, legend, mark_style
+from .style import COLOURS, DASHES, GREY, Picture, bound_colour, figure, legend, mark_style
 
 BOUNDS = (*DASHES[1:], (0, (5, 1, 1, 1, 1, 1)))
 
@@ -50,8 +50,7 @@ def rates(
         low = np.maximum(mean - 2 * error, mean / 10)  # positive, for the logarithm
         axis.fill_between(np.asarray(steps), low, mean + 2 * error, color=look["color"], alpha=0.2)
     for number, (name, values) in enumerate(bounds.items()):
-        own = [place for place, error in enumerate(measured) if name.endswith(error)]
-        colour = COLOURS[(own[0] if own else len(measured) + number) % len(COLOURS)]
+        colour = bound_colour(name, list(measured), number)
         axis.plot(steps, values, color=colour, linestyle=BOUNDS[number % len(BOUNDS)], label=name)
     axis.set(
         xlabel="steps T",

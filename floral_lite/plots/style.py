@@ -90,6 +90,19 @@ def line_style(number: int) -> dict[str, Any]:
     return {"color": COLOURS[number % len(COLOURS)], "linestyle": DASHES[number % len(DASHES)]}
 
 
+def bound_colour(name: str, measured: Sequence[str], number: int) -> tuple[float, float, float]:
+    """The colour of a bound: that of the measured line whose name its own ends with, or one of its own.
+
+    Args:
+        name: of the bound.
+        measured: names of lines, which have the first colours.
+        number: of the bound, among the bounds.
+    """
+    of = [place for place, line in enumerate(measured) if name.endswith(line)]
+    colour: tuple[float, float, float] = COLOURS[(*of, len(measured) + number)[0] % len(COLOURS)]
+    return colour
+
+
 def mark_style(number: int) -> dict[str, Any]:
     """The colour and the marker of a group of points, by its number."""
     return {"color": COLOURS[number % len(COLOURS)], "marker": MARKERS[number % len(MARKERS)]}
