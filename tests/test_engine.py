@@ -177,17 +177,13 @@ HOOKED: dict[str, Callable[[nn.Module], Method]] = {
 CHOOSES = (methods.IFCA, methods.FederatedClustering)
 SETTINGS: list[dict[str, Any]] = [
     {},
-    {"local_epochs": 2},
-    {"local_epochs": 2, "shuffle": False},
-    {"momentum": 0.9},
-    {"weight_decay": 0.1},
-    {"clip_norm": 0.2},
+    {"local_epochs": 2, "momentum": 0.9},
+    {"local_epochs": 2, "shuffle": False, "weight_decay": 0.1},
     {"momentum": 0.5, "weight_decay": 0.1, "clip_norm": 1.0},
     {"server_momentum": 0.5, "server_learning_rate": 0.7},
     {"server_optimizer": "adam", "server_learning_rate": 0.01},
-    {"statistics": "averaged"},
-    {"stateful": False},
-    {"participation": 0.4, "rounds": 4},
+    {"stateful": False, "clip_norm": 0.2},
+    {"statistics": "averaged", "participation": 0.4, "rounds": 4},
     {"batch_size": 10**9},
 ]
 # Those that federated clustering does not take.
