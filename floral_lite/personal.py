@@ -10,7 +10,7 @@ from .errors import InputError, require, whole_number
 from .federation import Federation, Task
 from .federation.forward import running_statistics
 from .federation.own_method import ours
-from .federation.record import network_of, plain
+from .federation.record import called, network_of, plain
 from .floral import Floral
 from .methods import ROUTER, FLoRAL, Method
 from .methods.mfl import MFLWS
@@ -127,7 +127,7 @@ def _of_client(task: Task, method: Method, state: Roles | Federation, client: in
     )
     if isinstance(state, Federation):
         given = {"task": task.name, **task.details, "network": network_of(task)}
-        given |= {"method": method.name, **method.options()}
+        given |= {"method": called(method), **method.options()}
         for name, value in plain(given).items():
             trained = state.history.config.get(name)
             require(

@@ -34,6 +34,8 @@ from floral_lite.federation import (
     train_runs,
 )
 from floral_lite.methods import Method
+from floral_lite.personal import personal_model
+from floral_lite.roles import Roles
 
 from .federations import Jitter, identical, make_task, normal, numbers, single
 
@@ -335,6 +337,28 @@ def test_another_run_is_not_resumed(
     method = make(change.pop("method", "learned"), ragged_task)
     with pytest.raises(InputError, match=message):
         train(ragged_task, method, **{**run, "rounds": 3, **change})
+
+
+class Quiet(methods.FedAvg):
+    """Sends what it was given; it has no name of its own."""
+
+    remembers_start = True
+
+    def finish(self, client: Roles, start: Roles) -> Roles:
+        return start
+
+
+def test_a_class_without_a_name_of_its_own_is_not_taken_for_the_one_that_it_is_made_from(
+    ragged_task: Task, tmp_path: Path
+) -> None:
+    parent, child = methods.FedAvg(ragged_task.model), Quiet(ragged_task.model)
+    done = train(ragged_task, parent, rounds=1, checkpoints=tmp_path)
+    with pytest.raises(InputError, match=r"method is 'fedavg-Quiet', but the run .* has 'fedavg'"):
+        train(ragged_task, child, rounds=2, checkpoints=tmp_path)
+    with pytest.raises(InputError, match="method is 'fedavg-Quiet', but what was trained has 'fedavg'"):
+        personal_model(ragged_task, child, done, client=0)
+    train(ragged_task, child, rounds=1, checkpoints=tmp_path / "own")
+    assert len(train(ragged_task, child, rounds=2, checkpoints=tmp_path / "own").history.rounds) == 2
 
 
 def test_of_another_seed_and_what_follows_from_it_the_seed_is_told(tmp_path: Path) -> None:

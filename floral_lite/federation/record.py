@@ -163,6 +163,12 @@ def readable(value: object) -> object:
         return printed(value)
 
 
+def called(method: Method) -> str:
+    """The method's name, and of a class that only inherits one its own too: it is another method."""
+    kind = type(method)
+    return method.name if "name" in vars(kind) else f"{method.name}-{kind.__name__}"
+
+
 def network_of(task: Task) -> str:
     """The task's network: its class, and a checksum of its layers, since two may have the same shapes."""
     return f"{type(task.model).__name__}-{crc32(printed(task.model).encode()):08x}"
@@ -196,7 +202,7 @@ def new_history(
         "network": network_of(task),
         "loss": name_of(task.loss),
         "augment": None if task.augment is None else name_of(task.augment),
-        "method": method.name,
+        "method": called(method),
         **asdict(settings),
         "seed": seed,
         "engine": engine,
