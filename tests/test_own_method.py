@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from floral_lite import Floral, InputError, Router, Task, methods, personal_model, train
 from floral_lite.adaptors import KINDS, VectorAdaptor
 from floral_lite.factored import Blend
+from floral_lite.federation import Engine
 from floral_lite.federation.record import plain
 from floral_lite.methods import ROUTER, Method, Part
 from floral_lite.methods.base import SampleLoss
@@ -454,6 +455,17 @@ class Prior(Shared):
 
 def test_losses_may_know_the_number_of_labels(task: Task) -> None:
     agree(*(train(task, Prior(task.model), engine=engine) for engine in ("fast", "loop")))
+
+
+class WithoutSoftmax(Shared):
+    def mixture(self, private: Mapping[str, Tensor]) -> Tensor:
+        return torch.tensor([-0.5])
+
+
+@pytest.mark.parametrize("engine", ["fast", "loop"])
+def test_weights_of_clusters_that_are_negative_are_told(task: Task, engine: Engine) -> None:
+    with pytest.raises(InputError, match=r"mixture of client \d is \[-0\.5\] in round 1.*softmax\(dim=-1\)"):
+        train(task, WithoutSoftmax(task.model), engine=engine, rounds=1)
 
 
 class Tuned(Shared):

@@ -48,6 +48,12 @@ def add_scores(entry: Round, task: Task, mixture: Tensor, scores: list[Score], s
     entry.test_accuracy = float(np.average(accuracy, weights=num_test)) if accuracy else None
     entry.client_accuracy = accuracy or None
     mixture = mixture.cpu()
+    client = int(mixture.amin(dim=1).argmin())
+    require(
+        bool((mixture >= 0).all()),  # else the averages would leave it out
+        f"the method's mixture of client {client} is {mixture[client].tolist()} in round {entry.round}; the "
+        "weights of clusters must be at least 0, and sum to 1: end mixture with .softmax(dim=-1), say",
+    )
     entry.mixture = mixture.tolist()
     entry.mismatch = mismatch(mixture, task.clusters.cpu(), num_train)
 
