@@ -135,6 +135,23 @@ class NoGradients(Shared):
         return gradients._replace(shared={})
 
 
+class OneDraw(Shared):
+    def draw(self, num_steps: int, generator: torch.Generator) -> Tensor:
+        return torch.rand(3, generator=generator)
+
+
+class DrawnList(Shared):
+    def draw(self, num_steps: int, generator: torch.Generator) -> Any:
+        return [0.5] * num_steps
+
+
+class FewDraws(Shared):
+    """The two steps of the trial have a row each."""
+
+    def draw(self, num_steps: int, generator: torch.Generator) -> Tensor:
+        return torch.rand(2, generator=generator)
+
+
 class Start(Shared):
     """Its penalty finds no tensor to be missing: only the number tells."""
 
@@ -174,6 +191,12 @@ class OneStatistic(Shared):
         (NoBegin, r"NoBegin\.begin returns \{\}; it must return Roles"),
         (Early, r"Early\.begin changes what is shared or clustered.* write the others in finish"),
         (NoGradients, r"NoGradients\.precondition returns other names"),
+        (
+            OneDraw,
+            r"OneDraw\.draw returns a Tensor of shape \(3,\) for 2 steps; .* a row a step, \(2, \.\.\.\)",
+        ),
+        (DrawnList, r"DrawnList\.draw returns a list of shape \(\) for 2 steps"),
+        (FewDraws, r"FewDraws\.draw returns a Tensor of shape \(2,\) for [^2] steps"),
         (Start, r"Start looks at start.*remembers_start = True"),
         (Ended, r"Ended looks at start.*remembers_start = True"),
         (Sharper, r"Sharper\.mixture gives other weights than Sharper\.router.*subclass of Router"),

@@ -6,6 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ..errors import require
 from ..methods import Method
 from ..seeds import stream
 from .settings import Settings
@@ -55,10 +56,22 @@ def draw(
         augment = drawn.reshape(epochs, num_samples, *drawn.shape[1:])
     return Draws(
         order,
-        noise=method.draw(num_steps, generator),
+        noise=noise_of(method, num_steps, generator),
         augment=augment,
         keys=torch.randint(2**62, (num_steps,), generator=generator),
     )
+
+
+def noise_of(method: Method, num_steps: int, generator: torch.Generator) -> Tensor | None:
+    """What the method draws; InputError unless it is a tensor with a row a step, or None."""
+    noise = method.draw(num_steps, generator)
+    shape = tuple(getattr(noise, "shape", ()))
+    require(
+        noise is None or shape[:1] == (num_steps,),
+        f"{type(method).__name__}.draw returns a {type(noise).__name__} of shape {shape} for {num_steps} "
+        f"steps; it must return a tensor with a row a step, ({num_steps}, ...), or None",
+    )
+    return noise
 
 
 def batches(in_order: Tensor, batch_size: int) -> list[Tensor]:

@@ -18,6 +18,7 @@ from ..roles import Roles, is_statistic, joined
 from ..router import Router
 from ..seeds import stream
 from .checks import tested_outputs
+from .draws import noise_of
 from .forward import running_statistics
 from .layers import chain
 
@@ -154,7 +155,7 @@ def check_router(method: Routed, asked: Collection[str]) -> None:
     router, generator = method.router, stream(0, "a router of one's own")
     if type(router) is Router:
         return
-    two, draws = torch.rand(2, method.num_clusters, generator=generator), method.draw(2, generator)
+    two, draws = torch.rand(2, method.num_clusters, generator=generator), noise_of(method, 2, generator)
     alone = [router.mixture(two[client], None if draws is None else draws[client]) for client in (0, 1)]
     for verb, ask, wanted in (
         ("mixture", partial(router.mixture, two, draws), torch.stack(alone)),
@@ -183,7 +184,7 @@ def verbs(method: Method, two: Roles, num_labels: int, which: Any) -> Verbs:
     """Each verb of a method, to be asked about one of two clients, by its number, or both, by slice(None)."""
     generator = stream(0, "verbs")
     client = two.at(which).map(torch.clone)  # in which a verb may write
-    like, draws = client.tensors()[0], method.draw(2, generator)
+    like, draws = client.tensors()[0], noise_of(method, 2, generator)
     draws = None if draws is None else draws.to(like.device)[which]
     # each network's logits
     outputs = [torch.rand(2, SAMPLES, num_labels, generator=generator) for _ in method.networks(two.at(0))]
