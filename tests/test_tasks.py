@@ -760,7 +760,7 @@ def numbers(*shape: int, dtype: torch.dtype = torch.float32) -> Shard:
         (functional.l1_loss, numbers(1), r"targets of shape \(4, 1\).*outputs have shape \(4, 3\)"),
         (functional.mse_loss, numbers(3, dtype=torch.int64), r"targets of torch.int64.*to\(torch"),
         (functional.cross_entropy, numbers(1, dtype=torch.int64), r"targets of shape \(4, 1\).*\[:, 0\]"),
-        (nn.CrossEntropyLoss(), numbers(3, dtype=torch.int64), r"targets of shape \(4, 3\).*last axis"),
+        (nn.CrossEntropyLoss(), numbers(3, dtype=torch.int64), r".*shape \(4, 3\).*many labels.*0 or 1"),
     ],
 )
 def test_targets_that_do_not_fit_the_outputs_are_refused(loss: Loss, targets: Shard, message: str) -> None:
@@ -813,6 +813,23 @@ def test_labels_of_a_sequences_words_are_taken_by_a_loss_of_ones_own() -> None:
     right = personal_model(own, method, federation, client=0)(words.inputs).argmax(dim=-1) == words.targets
     assert right.any()
     assert federation.history.rounds[-1].test_accuracy == pytest.approx(float(right.double().mean()))
+
+
+def test_padding_counts_neither_in_a_loss_of_ones_own_nor_in_the_accuracy() -> None:
+    def of_words(outputs: Tensor, targets: Tensor) -> Tensor:
+        return functional.cross_entropy(outputs.flatten(0, -2), targets.flatten())
+
+    padded, inputs = torch.tensor([[2, 1, -100], [0, -100, -100]]), torch.eye(3).expand(2, 3, 3)
+    words = Shard(inputs, padded)
+    own = task([words], [words], loss=of_words, model=nn.Linear(3, 3))
+    own.model.load_state_dict({"weight": torch.eye(3), "bias": torch.zeros(3)})  # says i of word i
+    for engine in ("fast", "loop"):
+        history = train(own, methods.FedAvg(own.model), engine=engine, rounds=1, learning_rate=1e-6).history
+        assert history.rounds[-1].test_accuracy == pytest.approx(2 / 3)
+    with pytest.raises(
+        InputError, match=r"from -100 to -100; .* 0 to 2, and some -100 with a loss of your own"
+    ):
+        task([words], [Shard(inputs, torch.full((2, 3), -100))], loss=of_words, model=nn.Linear(3, 3))
 
 
 def test_integers_that_are_no_labels_are_told_apart() -> None:

@@ -18,7 +18,7 @@ from ..methods import ROUTER
 from ..roles import is_statistic
 from .clients import known, size
 from .pool import Pool
-from .shards import Shard
+from .shards import NO_LABEL, Shard
 
 if TYPE_CHECKING:
     from .task import Task
@@ -208,18 +208,19 @@ def check_targets(task: Task, of_labels: bool, numbers: bool) -> None:
                 f"{told} of shape {tuple(targets.shape)}, and the model's outputs have shape "
                 f"{(len(targets), *outputs.shape[1:])}: give targets of shape "
                 f"{(len(targets), *wanted)}, such as targets[:, None] for one output, targets[:, 0] for "
-                "labels; if a sample has many labels, the model's last axis must be theirs: (N, ..., labels)",
+                "labels; many labels a sample need outputs (N, ..., labels), and 0 or 1 an output floats",
             )
             require(
                 not numbers or targets.is_floating_point(),
-                f"{told} of {targets.dtype}, which this loss compares with the model's outputs: give "
-                f"targets.to({outputs.dtype})",
+                f"{told} of {targets.dtype}, but this loss is of numbers: give targets.to({outputs.dtype})",
             )
             low, high, num_labels = targets.min().item(), targets.max().item(), outputs.shape[-1]
+            labels = targets if of_labels else targets[targets != NO_LABEL]
             require(
-                numbers or (low >= 0 and high < num_labels),
+                numbers or (len(labels) > 0 and int(labels.min()) >= 0 and high < num_labels),
                 f"{told} from {low} to {high}; the model has {num_labels} outputs, and integers are read "
-                f"as labels, so they must be 0 to {num_labels - 1}; give numbers as floats",
+                f"as labels, so they must be 0 to {num_labels - 1}, and some {NO_LABEL} with a loss of your "
+                "own that leaves these out; give numbers as floats",
             )
 
 
@@ -238,8 +239,7 @@ def check_loss(task: Task) -> None:
     told = f"shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else f"a {type(loss).__name__}"
     require(
         isinstance(loss, Tensor) and loss.dim() == 0,
-        f"the loss of {len(targets)} samples is of {told}; it must be a tensor of one number, their mean, "
-        "as with reduction='mean'",
+        f"the loss of {len(targets)} samples is of {told}; it must be one number, as with reduction='mean'",
     )
     with torch.no_grad():
         once, twice = (float(task.loss(torch.cat([outputs] * n), torch.cat([targets] * n))) for n in (1, 2))

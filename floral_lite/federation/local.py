@@ -16,7 +16,7 @@ from .draws import Draws, batches
 from .forward import run
 from .precision import forward_pass
 from .settings import Settings
-from .shards import Changes, Shard
+from .shards import NO_LABEL, Changes, Shard
 from .task import Task
 
 
@@ -208,4 +208,4 @@ def evaluate(task: Task, method: Method, client: Roles, shard: Shard) -> Score:
     if not task.is_classification:
         return Score(loss, None)
     right = int((outputs.argmax(dim=-1) == shard.targets).sum())
-    return Score(loss, right / shard.targets.numel())
+    return Score(loss, right / int((shard.targets != NO_LABEL).sum()))

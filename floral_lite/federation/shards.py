@@ -11,6 +11,9 @@ from torch import Tensor
 from ..devices import send
 from ..errors import require, whole_number
 
+# The label of what has none, such as padding: torch's cross-entropy leaves it out, and so does the accuracy.
+NO_LABEL = -100
+
 
 class Shard(NamedTuple):
     """One client's samples: inputs (N, ...) and targets (N,) or (N, ...)."""

@@ -54,7 +54,8 @@ def from_clients(
         train: each client's inputs (N, ...), read as by `from_arrays`, and targets by the client's name, in
             the order of the task's clients. Targets are labels from 0 on, shape (N,); with a loss that
             compares outputs one by one, numbers of the outputs' shape, (N, outputs). Labels of every word
-            or pixel, (N, ...), need outputs (N, ..., labels) and a loss of your own of the two.
+            or pixel, (N, ...), need outputs (N, ..., labels) and a loss of your own of the two; -100 stands
+            for what is not to count, such as padding, where your loss leaves it out.
         test: the same clients' test data, at least one sample each; if None, a share of each client's
             samples is kept for tests, chosen by the seed.
         model: the base model, which is copied, or what builds it.
