@@ -154,6 +154,7 @@ def test_models_of_whole_numbers_are_mixed_as_others_are() -> None:
         for models in (torch.arange(3)[1:], torch.arange(3.0)[1:])
     )
     assert float(whole) == float(others) == 2.5
+    assert torch.isinf(weight_sharing(1)(torch.tensor([[1, 2], [3, 2]])))
 
 
 @given(SEEDS)
