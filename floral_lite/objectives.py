@@ -219,7 +219,7 @@ def weight_sharing(num_shared: int) -> Regularizer:
 
     def regularizer(models: Tensor) -> Tensor:
         bases = models[:, :num_shared]
-        return (models + 0.0).new_tensor(0.0 if bool((bases == bases[0]).all()) else torch.inf)  # integers too
+        return torch.tensor(0.0 if bool((bases == bases[0]).all()) else torch.inf)
 
     return regularizer
 
