@@ -32,10 +32,13 @@ def test_a_notebook_can_show_it_in_both_themes(made: Picture) -> None:
 
 def test_every_layer_has_its_weight_its_adaptor_and_its_budget() -> None:
     small, large = cifar.parameters(LAYERS, 0.1).axes
-    weights, adaptors = small.containers
-    assert [bar.get_width() for bar in weights] == [1000, 64]
-    assert [bar.get_width() for bar in adaptors] == [50, 16]
-    assert list(small.lines[0].get_xdata()) == [100, 6.4]
+    adaptors, weights, budget = small.lines
+    assert list(weights.get_xdata()) == [1000, 64]
+    assert list(adaptors.get_xdata()) == [50, 16]
+    assert list(budget.get_xdata()) == [100, 6.4]
+    assert len({line.get_marker() for line in small.lines}) == 3
+    (joined,) = small.collections  # from the adaptor to the weight
+    assert [path[:, 0].tolist() for path in joined.get_segments()] == [[50, 1000], [16, 64]]
     assert [text.get_text() for text in small.texts] == ["rank 1", "rank 1"]
     assert [text.get_text() for text in large.texts] == ["rank 2"]
     assert (names(small), names(large)) == (["first", "last"], ["only"])

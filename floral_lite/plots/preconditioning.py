@@ -5,7 +5,8 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
-from .style import GREY, Picture, figure, grouped_bars, legend, line_style
+from .style import GREY, Picture, figure, legend, line_style, mark_style
+from .tables import plain_ticks
 
 
 def valley(
@@ -59,22 +60,26 @@ def rates(splits: npt.ArrayLike, speeds: Mapping[str, npt.ArrayLike]) -> Picture
 
 
 def directions(singular_values: npt.ArrayLike, speeds: Mapping[str, npt.ArrayLike]) -> Picture:
-    """How fast U V^T moves along each left singular direction of U: a group of bars a direction.
+    """How fast U V^T moves along each left singular direction of U; both axes are logarithmic.
+
+    A dot for each direction: bars would start at a floor that means nothing. A line joins the dots of a rule.
 
     Args:
-        singular_values: of U, falling, shape (r,).
+        singular_values: of U, > 0, shape (r,).
         speeds: by the name of the rule, one > 0 for each direction, shape (r,).
     """
-    made, ((axis,),) = figure(1, 1, 6.4, 3.2)
-    grouped_bars(axis, speeds, "%.2g")
-    names = [f"$\\sigma_{i + 1}$ = {value:g}" for i, value in enumerate(np.asarray(singular_values))]
+    made, ((axis,),) = figure(1, 1, 6.2, 3.2)
+    values = np.asarray(singular_values)
+    axis.axhline(1, color=GREY, linewidth=0.8)
+    for number, (name, speed) in enumerate(speeds.items()):
+        axis.loglog(values, speed, **line_style(number) | mark_style(number), markersize=8, label=name)
     axis.set(
-        xticks=range(len(names)),
-        xticklabels=names,
         xlabel="direction of $\\mathbf{U}$, by its singular value",
         ylabel="speed (1: that of a plain weight)",
-        yscale="log",
     )
-    axis.margins(y=0.15)
-    legend(axis, ncols=len(speeds), loc="lower center", bbox_to_anchor=(0.5, 1))
+    axis.set_xticks(values, [f"$\\sigma_{i + 1}$ = {value:g}" for i, value in enumerate(values)])
+    axis.set_xticks([], minor=True)
+    plain_ticks(axis.yaxis, (1,))
+    axis.margins(x=0.1)
+    legend(made, ncols=len(speeds))
     return made
