@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from floral_lite.plots import Picture, tables
+from floral_lite.plots import COLOURS, Picture, tables
 
 from .pictures import assert_shown
 
@@ -133,6 +133,23 @@ def test_each_seed_is_a_point_and_fedavg_a_line_where_it_is_given() -> None:
 def test_every_mismatch_is_in_the_picture(largest: float, right: float) -> None:
     made = tables.by_mismatch(SEEDS.replace({"mismatch": {1.4: largest}}), ROWS, COLUMNS, {})
     assert all(axis.get_xlim() == (-0.05, right) for axis in made.axes[:3])
+
+
+def test_a_row_can_have_the_colour_that_it_has_in_another_figure() -> None:
+    made = tables.by_mismatch(SEEDS, ROWS, COLUMNS, {}, first=2)
+    assert [line.get_color() for line in made.axes[0].lines] == COLOURS[2:5]
+    floral, ensemble = tables.prices(PRICES, COLUMNS, {}, first=2).axes[0].containers
+    assert [bars.lines[0].get_color() for bars in (floral, ensemble)] == COLOURS[2:4]
+
+
+def test_kinds_of_one_family_have_its_colour_and_are_told_apart() -> None:
+    kinds = ["FLoRAL, optimal", "FLoRAL, learned", "Ensemble, optimal"]
+    frame = pd.DataFrame({"column": "a", "kind": kinds, "added": 3.0, "mean": 80.0, "sd": 1.0})
+    lines = [bars.lines[0] for bars in tables.prices(frame, {"a": "Task A"}, {}).axes[0].containers]
+    assert [line.get_color() for line in lines] == [COLOURS[0], COLOURS[0], COLOURS[1]]
+    assert lines[0].get_marker() == lines[1].get_marker() != lines[2].get_marker()
+    assert [line.get_markerfacecolor() == "none" for line in lines] == [False, True, False]
+    assert [line.get_linestyle() for line in lines] == ["-", "--", "-"]
 
 
 def test_prices_are_drawn_in_order_of_size() -> None:

@@ -11,7 +11,18 @@ from matplotlib.axis import Axis
 from matplotlib.ticker import LogLocator, NullFormatter
 
 from .federations import MIXTURE_WEIGHT, draw_mixture
-from .style import COLOURS, GREY, Picture, colour_bar, figure, in_rows, legend, line_style, mark_style
+from .style import (
+    COLOURS,
+    DASHES,
+    GREY,
+    Picture,
+    colour_bar,
+    figure,
+    in_rows,
+    legend,
+    line_style,
+    mark_style,
+)
 
 
 def panels(titles: Sequence[str], width: float, height: float, across: int = 2) -> tuple[Picture, list[Axes]]:
@@ -100,7 +111,11 @@ def final_mixtures(mixtures: Mapping[str, npt.ArrayLike], clusters: Sequence[int
 
 
 def by_mismatch(
-    seeds: pd.DataFrame, rows: Mapping[str, str], columns: Mapping[str, str], floor: Mapping[str, float]
+    seeds: pd.DataFrame,
+    rows: Mapping[str, str],
+    columns: Mapping[str, str],
+    floor: Mapping[str, float],
+    first: int = 0,
 ) -> Picture:
     """The accuracy of each seed over its mismatch at the end; a panel for each column.
 
@@ -109,13 +124,14 @@ def by_mismatch(
         rows: what each row is called.
         columns: what each column is called.
         floor: FedAvg's accuracy, by column: a line across. Columns that are not named have none.
+        first: the number of the first row's colour and marker, >= 0; the others follow.
     """
     made, axes = panels(list(columns.values()), 3.5, 2.3)
     # uniform mixtures have 1.5 of four clusters, and 1.8 of ten
     right = max(1.6, seeds["mismatch"].max() + 0.05)
     for axis, column in zip(axes, columns, strict=True):
         part = seeds[seeds["column"] == column]
-        for number, (row, label) in enumerate(rows.items()):
+        for number, (row, label) in enumerate(rows.items(), start=first):
             mine = part[part["row"] == row]
             look = {**mark_style(number), "linestyle": "none", "alpha": 0.8}
             axis.plot(mine["mismatch"], mine["accuracy"], label=label, **look)
@@ -126,21 +142,37 @@ def by_mismatch(
     return made
 
 
-def prices(frame: pd.DataFrame, columns: Mapping[str, str], floor: Mapping[str, float]) -> Picture:
+def prices(
+    frame: pd.DataFrame, columns: Mapping[str, str], floor: Mapping[str, float], first: int = 0
+) -> Picture:
     """Accuracy over what all adaptors add to the base, a line for each kind; a panel for each column.
 
     Args:
         frame: a line for each point: column, kind (its label), added (> 0, in per cent of the base's
-            parameters), mean, and sd or NaN.
+            parameters), mean, and sd or NaN. Kinds that are the same up to a comma have the same colour
+            and marker; only the first of them is filled, and has no dashes.
         columns: what each column is called.
         floor: FedAvg's accuracy, by column: a line across. Columns that are not named have none.
+        first: the number of the first colour and marker, >= 0; the others follow.
     """
     made, axes = panels(list(columns.values()), 3.7, 2.4)
-    kinds = list(dict.fromkeys(frame["kind"]))
+    kinds: dict[str, list[str]] = {}
+    for kind in dict.fromkeys(frame["kind"]):
+        kinds.setdefault(kind.split(",")[0], []).append(kind)
+    looks = {
+        kind: {
+            **mark_style(number),
+            "linestyle": DASHES[place % len(DASHES)],
+            "markersize": 5,
+            "capsize": 2,
+            **({"markerfacecolor": "none"} if place else {}),  # a point alone has no dashes
+        }
+        for number, same in enumerate(kinds.values(), start=first)
+        for place, kind in enumerate(same)
+    }
     for axis, column in zip(axes, columns, strict=True):
-        for number, kind in enumerate(kinds):
+        for kind, look in looks.items():
             part = frame[(frame["column"] == column) & (frame["kind"] == kind)].sort_values("added")
-            look = {**line_style(number), **mark_style(number), "markersize": 4, "capsize": 2}
             axis.errorbar(part["added"], part["mean"], yerr=part["sd"].fillna(0), label=kind, **look)
         if column in floor:
             axis.axhline(floor[column], color=GREY, linestyle="--", linewidth=1, label="FedAvg")
