@@ -30,7 +30,9 @@ def parameters(layers: pd.DataFrame, budget: float) -> Picture:
         axis.plot(part["adaptor"], places, "o", color=COLOURS[0], markersize=7, label="one adaptor")
         axis.plot(part["weight"], places, "s", color=GREY, markersize=7, label="the weight")
         allowed = budget * part["weight"]
-        axis.plot(allowed, places, "|", color=COLOURS[1], markersize=16, markeredgewidth=2, label="the budget")
+        axis.plot(
+            allowed, places, "|", color=COLOURS[1], markersize=16, markeredgewidth=2, label="the budget"
+        )
         name_rows(axis, part["layer"].tolist(), shown=True)
         for place, rank, size in zip(places, part["rank"], part["weight"], strict=True):
             axis.annotate(
