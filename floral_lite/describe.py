@@ -19,8 +19,18 @@ class Description(pd.DataFrame):
 
     def __repr__(self) -> str:
         """As wide as it is."""
-        table = self.astype(object).where(self.notna(), "")
-        return str(table.to_string(formatters={"share": lambda share: "" if share == "" else f"{share:.1%}"}))
+        return self._words().to_string()
+
+    def _repr_html_(self) -> str:
+        """As a notebook shows it."""
+        return self._words().to_html(notebook=True)
+
+    def _words(self) -> pd.DataFrame:
+        """What is printed in the place of each entry."""
+        table: pd.DataFrame = pd.DataFrame(self.astype(object).where(self.notna(), ""))
+        if "share" in table:
+            table["share"] = [share if share == "" else f"{share:.1%}" for share in table["share"]]
+        return table
 
 
 def describe(

@@ -101,6 +101,11 @@ def test_it_prints_everything_and_nothing_where_there_is_nothing() -> None:
     assert lines[1].split() == ["0.weight", "linear", "10", "x", "10", "2", "2", "100", "40", "40.0%"]
     assert lines[2].split() == ["0.bias", "bias", "10", "10", "10", "100.0%"]
     assert str(table) == repr(table)
+    # and as a notebook shows it
+    html = table._repr_html_()
+    assert not any(word in html for word in ("...", "nan", "NaN", "NA", "None"))
+    assert "<td>40.0%</td>" in html
+    assert "<td></td>" in html
 
 
 def test_a_part_of_it_prints_likewise() -> None:
