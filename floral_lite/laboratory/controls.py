@@ -13,7 +13,7 @@ BUDGETS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 FRACTIONS = (0.05, 0.1, 0.25, 0.5, 0.75, 1.0)
 LABELS = {  # of those that have another than their name
     "num_clusters": "clusters C",
-    "budget": "budget rho",
+    "budget": "budget ρ",
     "data_fraction": "data fraction",
     "local_epochs": "local epochs",
     "participation": "clients a round",
