@@ -5,7 +5,8 @@ python book/_ext/coursework.py FOLDER [CHAPTER ...]
 FOLDER/student       a folder a chapter: the notebook without solutions
 FOLDER/instructor    a course of nbgrader: source/ has the solutions, submitted/ takes the submissions
 
-An exercise of a chapter becomes three cells, which nbgrader knows by their metadata:
+An exercise of a chapter has two cells, a check and a stub. Here it has three, which nbgrader knows by their
+metadata:
 
     def check_...(...)       locked
     def my_...(...)          the answer: a stub, and in source/ the chapter's solution behind it
@@ -44,10 +45,10 @@ c.TagRemovePreprocessor.remove_cell_tags = {"solution"}
 c.GenerateAssignment.preprocessors = [TagRemovePreprocessor, *GenerateAssignment.preprocessors.default()]
 """
 DIRECTIVE = re.compile(r"^(`{3,})\{(exercise|solution-start|solution-end)\}(.*?)^\1[ \t]*$", re.M | re.S)
-# The check, the stub, and the call that a reader of the chapter takes the # from.
-STUB = re.compile(r"(.*?)(^def (my_\w+).*?)^# (check_\w+)\(\3\)\s*\Z", re.M | re.S)
+# The stub, and the call that a reader of the chapter takes the # from.
+STUB = re.compile(r"(def (my_\w+).*?)^# (check_\w+)\(\2\)\s*", re.M | re.S)
 COLAB_LINK = re.compile(r"^\[[^\]]*\]\(" + chapters.COLAB.pattern + r"\)\n*", re.M)
-HOW_TO_CHECK = re.compile(r"remove the `#` before\s+the check, run the cell")
+HOW_TO_CHECK = re.compile(r"remove the `#` before\s+the check, run both\s+cells")
 
 
 def assignments() -> list[Path]:
@@ -76,9 +77,11 @@ def graded(kind: str, label: str, source: str) -> NotebookNode:
     return cell
 
 
-def exercise(label: str, stub: re.Match[str], solution: str) -> list[NotebookNode]:
+def exercise(label: str, checks: str, stub: re.Match[str], solution: str) -> list[NotebookNode]:
     """The three cells of an exercise, the solution in its place."""
-    checks, empty, mine, check = stub.groups()
+    empty, mine, check = stub.groups()
+    if f"def {check}(" not in checks:
+        raise ValueError(f"exercise {label}: the cell before its stub does not define {check}(...)")
     checked = re.search(rf"^{check}\((\w+)\)", solution, re.M)
     if checked is None:
         raise ValueError(f"exercise {label}: its solution never calls {check}(...)")
@@ -105,8 +108,9 @@ def convert(notebook: NotebookNode) -> NotebookNode:
             solution, words = [], []
         elif kind == "solution-end":
             if stub is None:
-                raise ValueError(f"exercise {label}: no cell ends with a stub and '# check_...(my_...)'")
-            cells += [*exercise(label, stub, "\n\n".join(solution or [])), *words]
+                raise ValueError(f"exercise {label}: no cell is a stub and '# check_...(my_...)'")
+            checks = cells.pop().source
+            cells += [*exercise(label, checks, stub, "\n\n".join(solution or [])), *words]
             stub = solution = None
         elif kind == "code" and solution is not None:
             solution.append(f"{source.removeprefix(chapters.FOLDED).strip()}\n")

@@ -27,12 +27,10 @@ def chapter() -> NotebookNode:
     cells = [
         text(f"# A chapter\n\n[In Colab]({chapters.colab_url('old')})\n\nTwo numbers."),
         code("two = 2"),
-        text("## Exercises\n\nWrite your function, remove the `#` before\nthe check, run the cell."),
+        text("## Exercises\n\nWrite your function, remove the `#` before\nthe check, run both\ncells."),
         text("```{exercise} Twice\n:label: twice\n\nReturn $2 n$, by {eq}`product`.\n```"),
-        code(
-            "def check_twice(twice):\n    assert twice(3) == two * 3, 'which factor?'\n\n\n"
-            "def my_twice(n):\n    return None  # your code here\n\n\n# check_twice(my_twice)"
-        ),
+        code("def check_twice(twice):\n    assert twice(3) == two * 3, 'which factor?'"),
+        code("def my_twice(n):\n    return None  # your code here\n\n\n# check_twice(my_twice)"),
         text("````{solution-start} twice\n:class: dropdown\n````"),
         text("It is the sum."),
         code("def twice(n):\n    return n + n\n\n\ncheck_twice(twice)"),
@@ -40,10 +38,8 @@ def chapter() -> NotebookNode:
             "It needs no product.\n\n````{solution-end}\n````\n\n"
             "```{exercise} Any number\n:label: any\n\nReturn `0`.\n```"
         ),
-        code(
-            "start = 0\n\n\ndef check_zero(zero):\n    assert zero() == start\n\n\n"
-            "def my_zero():\n    return None\n\n\n# check_zero(my_zero)"
-        ),
+        code("start = 0\n\n\ndef check_zero(zero):\n    assert zero() == start"),
+        code("def my_zero():\n    return None\n\n\n# check_zero(my_zero)"),
         text("````{solution-start} any\n:class: dropdown\n````\n\nNothing is simpler."),
         code("# @title Solution\ndef nothing():\n    return 0\n\n\ncheck_zero(nothing)\nprint('done')"),
         text("````{solution-end}\n````\n\n## Summary\n\nThat was all."),
@@ -105,12 +101,15 @@ def test_exercises_become_a_check_an_answer_and_a_test() -> None:
 
 @pytest.mark.usefixtures("numbered")
 def test_an_exercise_without_its_parts_is_named() -> None:
-    without_call, without_stub = chapter(), chapter()
-    without_call.cells[7].source = "print(2)"
+    without_check, without_call, without_stub = chapter(), chapter(), chapter()
+    without_check.cells[4].source = "start = 0"
+    with pytest.raises(ValueError, match="twice: the cell before its stub does not define check_twice"):
+        coursework.convert(without_check)
+    without_call.cells[8].source = "print(2)"
     with pytest.raises(ValueError, match="twice: its solution never calls check_twice"):
         coursework.convert(without_call)
-    without_stub.cells[9].source = "start = 0"
-    with pytest.raises(ValueError, match="any: no cell ends with a stub"):
+    without_stub.cells[11].source = "start = 0"
+    with pytest.raises(ValueError, match="any: no cell is a stub"):
         coursework.convert(without_stub)
 
 

@@ -1,6 +1,7 @@
 """What the chapters' run refuses. The chapters themselves run before the tests: the pages are made of it."""
 
 import gc
+import re
 from pathlib import Path
 
 import chapters
@@ -85,12 +86,14 @@ def test_the_build_finds_what_was_run_in_the_cache(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", sorted(chapters.BOOK.glob("*.ipynb")), ids=lambda path: path.stem)
-def test_a_fold_with_a_name_has_one_of_two(path: Path) -> None:
+def test_a_fold_with_a_name_has_one_of_three(path: Path) -> None:
     for cell in nbformat.read(path, as_version=4).cells:
-        checks = cell.cell_type == "code" and cell.source.startswith("# What the text says")
         prompt = cell.metadata.get("mystnb", {}).get("code_prompt_show")
-        if checks or prompt:
-            assert prompt == "Show " + (
-                "the checks of the text" if checks else "how the stored runs are read"
-            )
+        if cell.cell_type == "code" and cell.source.startswith("# What the text says"):
+            assert prompt == "Show the checks of the text"
+        elif cell.cell_type == "code" and re.search("^def check_", cell.source, re.MULTILINE):
+            assert prompt == "Show the check"
+        else:
+            assert prompt in (None, "Show how the stored runs are read")
+        if prompt:
             assert cell.metadata.tags == ["hide-input"]
