@@ -826,10 +826,17 @@ def test_padding_counts_neither_in_a_loss_of_ones_own_nor_in_the_accuracy() -> N
     for engine in ("fast", "loop"):
         history = train(own, methods.FedAvg(own.model), engine=engine, rounds=1, learning_rate=1e-6).history
         assert history.rounds[-1].test_accuracy == pytest.approx(2 / 3)
-    with pytest.raises(
-        InputError, match=r"from -100 to -100; .* 0 to 2, and some -100 with a loss of your own"
-    ):
+    with pytest.raises(InputError, match=r"from -100 to -100; .* 0 to 2, and some -100 with a loss of"):
         task([words], [Shard(inputs, torch.full((2, 3), -100))], loss=of_words, model=nn.Linear(3, 3))
+
+
+def test_a_byte_s_label_156_is_no_padding() -> None:
+    def of_bytes(outputs: Tensor, targets: Tensor) -> Tensor:
+        return functional.cross_entropy(outputs, targets.long())
+
+    alike = Shard(torch.ones(2, 2), torch.tensor([156, 156], dtype=torch.uint8))
+    own = task([alike], [alike], loss=of_bytes, model=nn.Linear(2, 200))
+    assert train(own, methods.FedAvg(own.model), rounds=1).history.rounds[-1].test_accuracy in (0, 1)
 
 
 def test_integers_that_are_no_labels_are_told_apart() -> None:

@@ -215,7 +215,7 @@ def check_targets(task: Task, of_labels: bool, numbers: bool) -> None:
                 f"{told} of {targets.dtype}, but this loss is of numbers: give targets.to({outputs.dtype})",
             )
             low, high, num_labels = targets.min().item(), targets.max().item(), outputs.shape[-1]
-            labels = targets if of_labels else targets[targets != NO_LABEL]
+            labels = targets if of_labels else targets[targets.long() != NO_LABEL]
             require(
                 numbers or (len(labels) > 0 and int(labels.min()) >= 0 and high < num_labels),
                 f"{told} from {low} to {high}; the model has {num_labels} outputs, and integers are read "

@@ -208,4 +208,4 @@ def evaluate(task: Task, method: Method, client: Roles, shard: Shard) -> Score:
     if not task.is_classification:
         return Score(loss, None)
     right = int((outputs.argmax(dim=-1) == shard.targets).sum())
-    return Score(loss, right / int((shard.targets != NO_LABEL).sum()))
+    return Score(loss, right / int((shard.targets.long() != NO_LABEL).sum()))
