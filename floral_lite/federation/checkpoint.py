@@ -51,7 +51,7 @@ def checkpointed_rounds(
     Raises:
         InputError: the checkpoint is of another configuration, network, loss or number of seeds,
             checkpoint_every is smaller than 1, or nothing can be written in the folder. That the data are the
-            same is not checked, and of loss and augmentation only the name.
+            same is not checked, and of functions and classes of your own only the name.
         OSError: the disk is full, say; the older checkpoint is still there.
     """
     require(
