@@ -178,11 +178,11 @@ CHOOSES = (methods.IFCA, methods.FederatedClustering)
 SETTINGS: list[dict[str, Any]] = [
     {},
     {"local_epochs": 2, "momentum": 0.9},
-    {"local_epochs": 2, "shuffle": False, "weight_decay": 0.1},
+    {"local_epochs": 2, "shuffle": False, "clip_norm": 0.2},
     {"momentum": 0.5, "weight_decay": 0.1, "clip_norm": 1.0},
     {"server_momentum": 0.5, "server_learning_rate": 0.7},
     {"server_optimizer": "adam", "server_learning_rate": 0.01},
-    {"stateful": False, "clip_norm": 0.2},
+    {"stateful": False, "weight_decay": 0.1},
     {"statistics": "averaged", "participation": 0.4, "rounds": 4},
     {"batch_size": 10**9},
 ]

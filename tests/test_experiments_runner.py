@@ -100,6 +100,18 @@ def test_the_time_left_is_estimated_from_rounds_that_took_time(tmp_path: Path) -
         assert (bar.n, bar.initial) == (8, 7)
 
 
+def test_a_log_file_tells_at_once_what_has_begun(capsys: pytest.CaptureFixture[str]) -> None:
+    first, second = few(["fedavg"])
+    progress = Progress([first, second])
+    begun: Any = SimpleNamespace(history=SimpleNamespace(rounds=[]))
+    with progress.bar:
+        for cell in (first, second):
+            progress.show([cell], [begun])
+            assert str(cell) in capsys.readouterr().err
+        progress.show([second], [begun])  # and then no oftener than the bar is drawn
+        assert not capsys.readouterr().err
+
+
 def test_images_are_looked_for_in_the_folder_that_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
