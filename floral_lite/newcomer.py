@@ -34,7 +34,7 @@ def fit_router(
         The mixtures pi, shape (..., C); the logits that were given stay as they are.
 
     Raises:
-        InputError: steps or learning_rate is out of range, or the loss is no scalar.
+        InputError: steps or learning_rate is out of range, or the loss is no finite scalar.
 
     Source: section 'Practical Implementation', 'Learning the mixture weights', with all else held still.
 
@@ -53,10 +53,10 @@ def fit_router(
         logits = logits.detach().requires_grad_()
         value = loss(torch.softmax(logits, dim=-1))
         require(
-            getattr(value, "requires_grad", False),
-            f"loss gives {value!r}, which has no gradient; it must be a tensor made of the mixture",
+            getattr(value, "requires_grad", False) and value.dim() == 0 and bool(value.isfinite()),
+            f"loss gives {value!r}; it must be a finite scalar made of the mixture, with its gradient: sum "
+            "over the newcomers, and lower learning_rate if it is not finite",
         )
-        require(value.dim() == 0, f"loss has the shape {tuple(value.shape)}; it must be a scalar: sum it up")
         (gradient,) = torch.autograd.grad(value, logits)
         logits = logits - learning_rate * gradient
     return torch.softmax(logits.detach(), dim=-1)
@@ -245,6 +245,6 @@ def _check_labels(labels: Tensor, num_labels: int) -> None:
     numbers = labels if labels.is_floating_point() else labels.long()
     low, high = numbers.min().item(), numbers.max().item()
     require(
-        not labels.is_floating_point() and low >= 0 and high < num_labels,
+        not labels.is_floating_point() and 0 <= low <= high < num_labels,
         f"labels go from {low} to {high}, of {labels.dtype}; they must be integers in [0, {num_labels})",
     )
