@@ -51,14 +51,14 @@ def added_up(part: Part) -> Tensor:
 class Method(ABC):
     """Everything that the federated loop knows about a method.
 
-    One of your own needs a `name`, `initialise` and `parts`, with clustered tensors `mixture` too. What a
-    client keeps from round to round is private; `finish` may write it. A tensor that no network uses has
-    gradient zero: `precondition` may move it, `momentum` lets it roll on, and `weight_decay` shrinks it.
+    One of your own needs a `name`, `initialise` and `parts`, with clustered tensors `mixture` too. Keep each
+    argument as an attribute of its name: a resumed run is refused if one differs. What a client keeps from
+    round to round is private; `finish` may write it. A tensor that no network uses has gradient zero:
+    `precondition` may move it, `momentum` lets it roll on, and `weight_decay` shrinks it.
 
     The fast engine asks about many clients at once: each tensor then has an axis of clients in front. Count
-    axes from the last one, and combine a number `a` of each client with a tensor of n axes as
-    `a.reshape(a.shape + (1,) * n)`. A method that answers otherwise for a stack than for each client is
-    refused before the run begins; `engine="loop"` asks about one client at a time.
+    axes from the last one, and combine a client's number `a` with a tensor of n axes as
+    `a.reshape(a.shape + (1,) * n)`. One that answers otherwise for a stack is refused: use `engine="loop"`.
 
     The server only averages, and applies the optimizer of `Settings`: a method cannot add a step to it. For a
     learning rate that falls `finish` counts rounds in a shared tensor; `precondition` reads its `.round()`.
@@ -241,7 +241,7 @@ class Method(ABC):
         return None
 
     def options(self) -> dict[str, object]:
-        """The settings that a run's record names, and resumed runs must have: those the constructor keeps."""
+        """The settings of a run's record, which resumed runs must have: its arguments, as attributes."""
         # a class of a user's own hands some on to the one of this package that it is made from
         kinds = type(self).__mro__
         first = [kind.__module__.startswith("floral_lite.") for kind in kinds].index(True)
