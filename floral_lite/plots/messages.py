@@ -1,4 +1,4 @@
-"""Figures of the chapter on more than one machine: what travels, and a run that loses machines."""
+"""Figures of what travels in a round, and of a run that loses machines."""
 
 from collections.abc import Mapping, Sequence
 
