@@ -24,7 +24,9 @@ def names(axis: Axes) -> list[str]:
     return [label.get_text() for label in axis.get_yticklabels()]
 
 
-@pytest.mark.parametrize("made", [cifar.parameters(LAYERS, 0.1), cifar.cases(CELLS)])
+@pytest.mark.parametrize(
+    "made", [cifar.parameters(LAYERS, 0.1), cifar.cases(CELLS), cifar.ahead(CELLS, "points")]
+)
 def test_a_notebook_can_show_it_in_both_themes(made: Picture) -> None:
     assert_readable(made, of_rows=True)
     assert [axis.get_title() for axis in made.axes] in (["small", "large"], list(CELLS))
@@ -60,6 +62,29 @@ def test_every_seed_is_a_point_and_a_mean_is_marked() -> None:
     assert [text.get_text() for text in made.legends[0].get_texts()] == ["1%", "10%", "no adaptor"]
     assert names(made.axes[0]) == ["both", "none"]
     assert not any(names(made.axes[1]))
+
+
+def test_a_difference_is_a_mean_with_two_errors_to_each_side_of_it() -> None:
+    made = cifar.ahead(CELLS, "points ahead")
+    for axis, task in zip(made.axes, CELLS.values(), strict=True):
+        assert axis.get_xlabel() == "points ahead"
+        zero, *seeds = axis.lines[:1], *(line for line in axis.lines[1:] if line.get_alpha())
+        assert list(zero[0].get_xdata()) == [0, 0]
+        several = [task["both"]["1%"], task["none"]["no adaptor"]]
+        assert [list(line.get_xdata()) for line in seeds] == several
+        means = [container.lines[0].get_xdata().item() for container in axis.containers]
+        assert means == [
+            np.mean(task["both"]["1%"]),
+            60 if task is CELLS["Task A"] else 80,
+            np.mean(several[1]),
+        ]
+        bars = [container.lines[2] for container in axis.containers]
+        (low, high) = bars[0][0].get_segments()[0][:, 0]
+        # of two seeds the standard error is half their distance
+        assert (low, high) == (means[0] - 2, means[0] + 2)
+        assert not bars[1]  # one seed
+    assert [text.get_text() for text in made.legends[0].get_texts()] == ["1%", "10%", "no adaptor"]
+    assert names(made.axes[0]) == ["both", "none"]
 
 
 def test_a_kind_that_is_late_in_the_first_task_is_in_the_legend_once() -> None:
