@@ -87,6 +87,15 @@ def test_a_difference_is_a_mean_with_two_errors_to_each_side_of_it() -> None:
     assert names(made.axes[0]) == ["both", "none"]
 
 
+def test_other_numbers_have_their_name_and_one_kind_alone_is_on_its_row() -> None:
+    made = cifar.cases({"Task": {"base": {"here": [0.01, 0.1]}}}, "relative error", log=True)
+    (axis,) = made.axes
+    assert_readable(made, of_rows=True)
+    assert axis.get_xlabel() == "relative error"
+    assert axis.get_xscale() == "log"
+    assert list(axis.lines[0].get_ydata()) == [0, 0]
+
+
 def test_a_kind_that_is_late_in_the_first_task_is_in_the_legend_once() -> None:
     made = cifar.cases({"Task": {"both": {"1%": [1.0]}, "one": {"1%": [2.0], "10%": [3.0]}}})
     assert [text.get_text() for text in made.legends[0].get_texts()] == ["1%", "10%"]

@@ -6,6 +6,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
 
 from .style import COLOURS, GREY, Picture, legend, mark_style
 from .tables import name_rows, panels
@@ -49,16 +50,20 @@ def parameters(layers: pd.DataFrame, budget: float) -> Picture:
     return made
 
 
-def cases(cells: Cells) -> Picture:
-    """Accuracies of single seeds, and their mean as a bar across; a panel for each task.
+def cases(cells: Cells, label: str = "test accuracy (%)", log: bool = False) -> Picture:
+    """Numbers of single seeds, and their mean as a bar across; a panel for each task.
 
     Args:
-        cells: by task, case and kind: the accuracy of each seed in per cent. A case is a line of the panel,
-            the same in all tasks; a kind is a colour.
+        cells: by task, case and kind: the number of each seed, an accuracy in per cent say. A case is a line
+            of the panel, the same in all tasks; a kind is a colour.
+        label: of the horizontal axis.
+        log: whether that axis is logarithmic; then all numbers are > 0.
     """
-    made, axes = _task_panels(cells, "test accuracy (%)")
-    for axis, seeds, at, look, label in _marks(axes, cells):
-        axis.plot(seeds, [at] * len(seeds), markersize=4, alpha=0.6, label=label, **look)
+    made, axes = _task_panels(cells, label)
+    for axis in axes if log else ():
+        axis.set_xscale("log")
+    for axis, seeds, at, look, kind in _marks(axes, cells):
+        axis.plot(seeds, [at] * len(seeds), markersize=4, alpha=0.6, label=kind, **look)
         bar = {**look, "marker": "|", "markersize": 13, "markeredgewidth": 2}
         axis.plot([np.mean(seeds)], [at], **bar)
     legend(made, ncols=3)
@@ -94,6 +99,7 @@ def _task_panels(cells: Cells, label: str) -> tuple[Picture, list[Axes]]:
     for number, (axis, task) in enumerate(zip(axes, cells.values(), strict=True)):
         name_rows(axis, list(task), shown=number % 2 == 0)
         axis.set_xlabel(label)
+        axis.xaxis.set_major_locator(MaxNLocator("auto", steps=[1, 2, 5, 10]))
     return made, axes
 
 
@@ -102,8 +108,9 @@ def _marks(
 ) -> Iterator[tuple[Axes, Sequence[float], float, dict[str, Any], str | None]]:
     """Of each task, kind and case: the panel, its seeds, their height, the look, and the kind's name once."""
     kinds = list(dict.fromkeys(kind for task in cells.values() for case in task.values() for kind in case))
+    shifts = np.linspace(-0.2, 0.2, len(kinds)) if len(kinds) > 1 else [0]
     for axis, task in zip(axes, cells.values(), strict=True):
-        for shift, (index, kind) in zip(np.linspace(-0.2, 0.2, len(kinds)), enumerate(kinds), strict=True):
+        for shift, (index, kind) in zip(shifts, enumerate(kinds), strict=True):
             label: str | None = kind
             for place, case in enumerate(task.values()):
                 if kind in case:
