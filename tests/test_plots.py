@@ -14,7 +14,7 @@ from floral_lite import InputError, plots, tasks, train
 from floral_lite.federation import History, Round
 from floral_lite.methods import METHODS
 from floral_lite.plots import adaptors, convolutions, norms
-from floral_lite.plots.style import legend
+from floral_lite.plots.style import SIGNED, legend
 
 from .pictures import assert_shown
 
@@ -124,6 +124,8 @@ def test_every_line_stands_out_from_white_and_from_dark_pages() -> None:
     for colour in plots.COLOURS:
         assert light(to_rgb("white")) / light(colour) > 2.3
         assert light(colour) / light(to_rgb("#121212")) > 2.3
+    for end in (0.0, 1.0):  # of signed images
+        assert light(SIGNED(end)[:3]) / light(to_rgb("#121212")) > 2.3
 
 
 def test_no_run_is_left_out_however_many_there_are() -> None:

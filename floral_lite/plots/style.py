@@ -15,8 +15,9 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 import seaborn as sns
+from matplotlib import colormaps
 from matplotlib.axes import Axes
-from matplotlib.colors import to_rgb
+from matplotlib.colors import ListedColormap, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 
@@ -27,6 +28,8 @@ COLOURS[6], COLOURS[8] = to_rgb("#7b4bff"), to_rgb("#a0522d")
 # so that groups and lines are told apart without their colours
 MARKERS = "os^DvPX*<h"
 DASHES: tuple[Literal["-", "--", ":", "-."], ...] = ("-", "--", ":", "-.")
+# purple to orange; its last purple would be black on a dark page
+SIGNED = ListedColormap(colormaps["PuOr_r"](np.linspace(0.13, 0.87, 256)), "signed")
 # matplotlib has one style for all threads: two that borrow it at once would give back each other's
 STYLE_LOCK = Lock()
 
@@ -165,7 +168,7 @@ def strongest(matrices: Iterable[npt.ArrayLike]) -> float:
 def signed_image(axis: Axes, image: npt.ArrayLike, limit: float, **look: Any) -> AxesImage:
     """A matrix as colours: purple is negative, orange positive, `limit` strongest; NaN is left out."""
     bare(axis)
-    return axis.imshow(image, cmap="PuOr_r", vmin=-limit, vmax=limit, interpolation="nearest", **look)
+    return axis.imshow(image, cmap=SIGNED, vmin=-limit, vmax=limit, interpolation="nearest", **look)
 
 
 def bare(axis: Axes) -> None:
