@@ -105,3 +105,11 @@ def test_a_grid_shows_colours() -> None:
     images = np.random.default_rng(0).random((2, 3, 4, 4, 3))
     made = image_grid(images, ["a", "b"])
     np.testing.assert_array_equal(made.axes[4].images[0].get_array(), images[1, 1])
+
+
+def test_ticks_between_whole_numbers_are_not_quarters() -> None:
+    seeds = {"one": {"1%": [77.7, 79.4]}, "two": {"1%": [93.4, 95.8]}}
+    made = cifar.cases({"Task": seeds, "Other": seeds})
+    made.draw_without_rendering()
+    for axis in made.axes:
+        assert all(float(tick).is_integer() for tick in axis.get_xticks())

@@ -6,7 +6,6 @@ from typing import Any, TypeAlias
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.ticker import MaxNLocator
 
 from .style import COLOURS, GREY, Picture, legend, mark_style
 from .tables import name_rows, panels
@@ -99,7 +98,6 @@ def _task_panels(cells: Cells, label: str) -> tuple[Picture, list[Axes]]:
     for number, (axis, task) in enumerate(zip(axes, cells.values(), strict=True)):
         name_rows(axis, list(task), shown=number % 2 == 0)
         axis.set_xlabel(label)
-        axis.xaxis.set_major_locator(MaxNLocator("auto", steps=[1, 2, 5, 10]))
     return made, axes
 
 

@@ -6,6 +6,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
 
 from .style import COLOURS, GREY, Picture, figure, in_rows, legend, mark_style
 
@@ -142,3 +143,4 @@ def _street(axis: Axes, points: npt.NDArray[np.float64]) -> None:
     """Equal scales, and limits that show all points."""
     low, high = points.min(axis=0) - 1, points.max(axis=0) + 1
     axis.set(xlabel=EAST, xlim=(low[0], high[0]), ylim=(low[1], high[1]), aspect="equal")
+    axis.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))

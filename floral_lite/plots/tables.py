@@ -8,7 +8,7 @@ import numpy.typing as npt
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
-from matplotlib.ticker import LogLocator, NullFormatter
+from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
 from .federations import MIXTURE_WEIGHT, draw_mixture
 from .style import (
@@ -31,6 +31,7 @@ def panels(titles: Sequence[str], width: float, height: float, across: int = 2) 
     made, axes = in_rows(len(titles), across, width * across + 0.6, height, around=0.6)
     for axis, title in zip(axes, titles, strict=True):
         axis.set_title(title, fontsize=10)
+        axis.xaxis.set_major_locator(MaxNLocator("auto", steps=[1, 2, 5, 10]))  # no 2.5 between whole numbers
     return made, axes.tolist()
 
 
