@@ -25,6 +25,13 @@ def test_an_arrow_goes_down_to_each_client_and_one_comes_up() -> None:
     assert made._repr_png_().startswith(b"\x89PNG")
 
 
+def test_clients_who_are_left_out_have_words_and_no_arrows() -> None:
+    (axis,) = messages.travels("server", "model", ["one", "", "two"], ["mine", "...", "yours"]).axes
+    assert [text.get_text() for text in axis.texts if 1 < text.get_position()[0] < 2] == ["server", "..."]
+    assert len([text for text in axis.texts if isinstance(text, Annotation)]) == 4
+    assert len(axis.patches) == 3  # the frames of the server and of the other two
+
+
 def test_parts_follow_each_other_and_a_cross_ends_what_was_killed() -> None:
     made = messages.timeline({"begin": 2.0, "train": 3.0, "end": 1.0}, {"train": "it"})
     assert_readable(made, of_rows=True)

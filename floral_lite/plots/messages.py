@@ -14,8 +14,8 @@ def travels(server: str, down: str, up: Sequence[str], kept: Sequence[str]) -> P
     Args:
         server: what the server holds.
         down: what it sends to every client.
-        up: what each client sends, from the left.
-        kept: what each client keeps, from the left.
+        up: what each client sends, from the left. An empty one has no arrows: there clients are left out.
+        kept: what each client keeps, from the left, or the words in place of clients who are left out.
     """
     made, ((axis,),) = figure(1, 1, 7.2, 2.8)
     bare(axis)
@@ -23,6 +23,9 @@ def travels(server: str, down: str, up: Sequence[str], kept: Sequence[str]) -> P
     _box(axis, len(up) / 2, 2.7, len(up) - 0.1, server)
     for number, (sent, private) in enumerate(zip(up, kept, strict=True)):
         middle = number + 0.5
+        if not sent:
+            axis.text(middle, 0.3, private, color=GREY, ha="center", va="center", fontsize=9)
+            continue
         _box(axis, middle, 0.3, 0.9, private)
         for x, (tail, head), colour, text in (
             (middle - 0.28, (2.36, 0.64), COLOURS[0], down),
