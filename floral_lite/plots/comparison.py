@@ -78,7 +78,7 @@ def ahead(differences: Cells, label: str) -> Picture:
     pale mark is a seed.
 
     Args:
-        differences: by task, case and kind: the difference of each seed in points; one seed alone has no bar.
+        differences: by task, case and kind: each seed's difference, in points say; one seed alone has no bar.
             A case is a line of the panel, the same in all tasks; a kind is a colour.
         label: of the horizontal axis.
     """
