@@ -84,22 +84,18 @@ class Floral(nn.Module):
     ) -> None:
         super().__init__()
         require(
-            isinstance(model, nn.Module),
-            f"model is {model!r}; give an nn.Module, such as nn.Linear(64, 10)",
-        )
-        require(
             router is None or isinstance(router, Router),
             f"router is {router!r}; give a Router, such as Router(floor=0.01)",
         )
         generator = generator or torch.Generator().manual_seed(0)
-        self.base = model
-        self.training = model.training  # a model that is evaluated has a router without noise
         self.num_clusters = adaptors.check_num_clusters(num_clusters)
         self.options = Options(rank, budget, init, convolution, biases, norms)
         self.router = router or Router()
         check_rule(self.router, self.num_clusters)
         self.mixing: Route = "auto"
         self.plan = adaptors.plan(model, self.options)
+        self.base = model
+        self.training = model.training  # a model that is evaluated has a router without noise
         self.adaptors, self.statistics = nn.Module(), nn.Module()
         for name, tensor in adaptors.initialise(self.plan, num_clusters, generator).items():
             parameter_name, factor = name.rsplit(".", 1)

@@ -77,7 +77,9 @@ def load(path: str | Path, model: nn.Module) -> Floral:
         require(same, "it has another number of adaptors than router logits")
         wrapped = Floral(model, **{**settings, "router": Router(**settings["router"])})
     except (ValueError, TypeError, KeyError, RecursionError) as error:
-        raise InputError(f"{path} is damaged, or of another version of floral_lite ({error!r})") from None
+        raise InputError(
+            f"{path} is of another network, damaged, or of another version of floral_lite ({error!r})"
+        ) from None
 
     logits = found["router_logits"]
     if logits.is_floating_point():  # half, if the whole Floral was moved to it

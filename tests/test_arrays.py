@@ -45,13 +45,18 @@ def test_images_are_dealt_turned_and_trained_on() -> None:
     assert len(history.rounds) == 2
 
 
-def test_arrays_may_run_backwards() -> None:
-    images = np.random.default_rng(0).random((60, 3, 4, 4))
-    kept = [
-        tasks.from_arrays(some, np.arange(60) % 10, model=mlp(48, 8, 10), num_clients=6).train[0].inputs
-        for some in (images[:, ::-1], images[:, ::-1].copy())
-    ]
-    assert torch.equal(*kept)
+def test_arrays_may_run_backwards_and_have_bytes_in_another_order() -> None:
+    images, labels = np.random.default_rng(0).random((60, 3, 4, 4)), np.arange(60) % 10
+    other = np.dtype(float).newbyteorder("S")  # as in files from another machine
+    usual, *others = (
+        tasks.from_arrays(some, of_some, model=mlp(48, 8, 10), num_clients=6).train[0]
+        for some, of_some in (
+            (images[:, ::-1].copy(), labels),
+            (images[:, ::-1], labels),
+            (images[:, ::-1].astype(other), labels.astype(labels.dtype.newbyteorder("S"))),
+        )
+    )
+    assert all(map(torch.equal, (*usual, *usual), (tensor for shard in others for tensor in shard)))
 
 
 @pytest.mark.parametrize(
@@ -293,6 +298,12 @@ GRAY = np.zeros((20, 6, 6), np.uint8)
             for model, message in (
                 (nn.Embedding(5, 2), "of shape \\(1,\\) \\(index out of range"),
                 (nn.BatchNorm2d(3), "expected 4D input"),
+                (
+                    nn.Sequential(
+                        nn.Embedding(200, 6), nn.Flatten(), nn.BatchNorm1d(6, track_running_stats=False)
+                    ),
+                    r"\(Expected more than 1 value.*\); a batch norm .* leave track_running_stats=True",
+                ),
                 (nn.Bilinear(1, 1, 6), "missing 1 required positional argument"),
             )
         ),

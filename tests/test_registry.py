@@ -1,14 +1,14 @@
 """The registry: what of a model is adapted, and what is refused."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 
-from floral_lite import Floral, InputError
+from floral_lite import Floral, InputError, methods, tasks
 from floral_lite.adaptors import (
     Options,
     initialise,
@@ -154,6 +154,12 @@ def test_fewer_than_one_cluster_is_refused(num_clusters: int) -> None:
 def test_a_model_with_nothing_to_adapt_is_refused(model: nn.Module, options: dict[str, Any]) -> None:
     with pytest.raises(InputError, match=f"{type(model).__name__} has nothing to adapt.*Linear"):
         plan(model, Options(rank=1, **options))
+
+
+def test_what_is_no_model_is_refused() -> None:
+    task = tasks.load("digits-rotate", num_clients=4)
+    with pytest.raises(InputError, match=r"model is Task\(.*; give an nn\.Module, .* a task's \.model"):
+        methods.FLoRAL(cast(Any, task), budget=0.1)
 
 
 def test_a_frozen_model_is_adapted_as_if_it_were_not() -> None:

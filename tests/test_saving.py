@@ -227,6 +227,11 @@ def test_settings_that_are_none_are_refused(saved: Path, tmp_path: Path, setting
         load(tmp_path / "other.safetensors", Everything())
 
 
+def test_a_network_without_layers_to_adapt_is_called_another_one(saved: Path) -> None:
+    with pytest.raises(InputError, match=r"is of another network, .*the model ReLU has nothing to adapt"):
+        load(saved, nn.ReLU())
+
+
 def test_router_logits_of_whole_numbers_are_refused(saved: Path, tmp_path: Path) -> None:
     with saving.safe_open(saved, framework="pt") as file:
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118

@@ -98,8 +98,12 @@ def plan(model: nn.Module, options: Options) -> dict[str, Adaptor]:
         The adaptors, keyed by the name of the base's parameter ("0.weight").
 
     Raises:
-        InputError: a layer cannot be adapted, or nothing in the model can.
+        InputError: the model is something else, a layer cannot be adapted, or nothing in the model can.
     """
+    require(
+        isinstance(model, nn.Module),
+        f"model is {model!r}; give an nn.Module, such as nn.Linear(64, 10) or a task's .model",
+    )
     owners = _owners(model)
     all_frozen = not any(parameter.requires_grad for parameter in model.parameters())
     adaptors: dict[str, Adaptor] = {}

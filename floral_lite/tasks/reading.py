@@ -28,6 +28,12 @@ INTEGERS = (
 )
 
 
+STATISTICS = (
+    "a batch norm that keeps no running statistics has nothing to normalise one sample with: leave "
+    "track_running_stats=True"
+)
+
+
 def builder(model: nn.Module | Callable[[], nn.Module]) -> Callable[[], nn.Module]:
     """A function that builds the model, or copies it if it is there already; else InputError."""
     require(
@@ -70,7 +76,9 @@ def as_tensor(name: str, array: Array) -> Tensor:
         "out",
     )
     try:
-        tensor = torch.tensor(np.ascontiguousarray(array))  # torch takes no array that runs backwards
+        numbers = np.asarray(array)
+        # torch takes no array that runs backwards, and no bytes in another order than this machine's
+        tensor = torch.from_numpy(numbers.astype(numbers.dtype.newbyteorder("="), order="C"))
     except (TypeError, ValueError, RuntimeError) as error:
         raise InputError(
             f"{name} cannot be read as one array of numbers ({error}); give a tensor, a numpy array or a "
@@ -134,6 +142,7 @@ def check_model(model: nn.Module, inputs: Tensor) -> None:
         told = (str(error).strip() or type(error).__name__).splitlines()[0]
         advice = ADVICE if inputs.is_floating_point() or inputs.dtype == torch.uint8 else INTEGERS
         advice = WORDS if "arguments for embedding" in told else advice
+        advice = STATISTICS if "more than 1 value per channel" in told else advice
         raise InputError(
             f"model does not take inputs of shape {tuple(inputs.shape[1:])} ({told}); {advice}; or give "
             "another model"
