@@ -185,7 +185,7 @@ def test_what_a_loss_compares_with_the_outputs_has_their_precision(kind: type) -
         ({"model": nn.Linear(5, 3)}, "model does not take inputs of shape (1, 4, 4)"),
         ({"loss": functional.mse_loss, "train": {"a": (IMAGES, LABELS[:3])}}, "its targets (3,)"),
         ({"loss": functional.mse_loss, "train": {"a": (IMAGES, torch.tensor(2.0))}}, "and its targets ();"),
-        ({"loss": functional.mse_loss, "train": {"a": (1.0, 2.0)}}, "have shape (1,) and its targets (1,)"),
+        ({"loss": functional.mse_loss, "train": {"a": (1.0, 2.0)}}, "have shape () and its targets ()"),
         ({"loss": functional.mse_loss, "train": {"a": (IMAGES[:0], LABELS[:0])}}, "the same N of at least 1"),
         ({"loss": functional.mse_loss}, "targets of shape (16,), and the model's outputs have shape (16, 3)"),
     ],

@@ -155,15 +155,15 @@ def check_training(task: Task) -> None:
         )
 
 
-def tested_outputs(task: Task, num_samples: int) -> Tensor:
+def tested_outputs(task: Task, num_samples: int, split: str) -> Tensor:
     """What the model makes of the first client's first samples in evaluation; InputError if it cannot."""
-    inputs = task.train[0].inputs[:num_samples]
+    inputs = getattr(task, split)[0].inputs[:num_samples]
     try:
         with torch.no_grad():
             outputs: Tensor = copied(task.model).eval()(inputs.clone())
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
         raise InputError(
-            f"the model cannot be run on inputs of shape {tuple(inputs.shape)} and {inputs.dtype} "
+            f"the model cannot be run on {split} inputs of shape {tuple(inputs.shape)} and {inputs.dtype} "
             f"({shorten(str(error), 200)}): give inputs or a model that fit each other"
         ) from error
     check_outputs(outputs)
@@ -187,7 +187,7 @@ def check_targets(task: Task, of_labels: bool, numbers: bool) -> None:
         of_labels: whether its loss is known to compare each sample's outputs with one label.
         numbers: whether its loss is known to compare each output with a number.
     """
-    outputs = tested_outputs(task, 1)
+    outputs = tested_outputs(task, 1, "train")
     require(
         not of_labels or outputs.dim() == 2,
         f"the model's outputs have shape {tuple(outputs.shape)}, and this loss is of one label for each "
@@ -226,25 +226,25 @@ def check_targets(task: Task, of_labels: bool, numbers: bool) -> None:
 
 def check_loss(task: Task) -> None:
     """A loss is one number for a batch, and no sum: what it returns for the first client's first samples."""
-    outputs, targets = tested_outputs(task, 2), task.train[0].targets[:2]
-    with torch.no_grad():
+    for split in ("train", "test"):
+        outputs, targets = tested_outputs(task, 2, split), getattr(task, split)[0].targets[:2]
         try:
-            loss: object = task.loss(outputs, targets)
+            with torch.enable_grad():
+                loss: Any = task.loss(outputs.requires_grad_().clone(), targets)
         except (RuntimeError, ValueError, TypeError, IndexError) as error:
             raise InputError(
-                f"loss is {task.loss!r}, and cannot be computed of outputs {tuple(outputs.shape)} and "
+                f"loss is {task.loss!r}, and cannot be computed of outputs {tuple(outputs.shape)}, {split} "
                 f"targets {tuple(targets.shape)} ({shorten(str(error), 200)}): give one that can, such as "
                 "torch.nn.functional.cross_entropy"
             ) from error
-    told = f"shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else f"a {type(loss).__name__}"
-    require(
-        isinstance(loss, Tensor) and loss.dim() == 0,
-        f"the loss of {len(targets)} samples is of {told}; it must be one number, as with reduction='mean'",
-    )
-    with torch.no_grad():
-        once, twice = (float(task.loss(torch.cat([outputs] * n), torch.cat([targets] * n))) for n in (1, 2))
-    require(
-        once == 0 or not math.isclose(twice - once, once, rel_tol=1e-3),
-        f"the loss of {len(targets)} samples is twice as large if they are given twice; it must be their "
-        "mean, as with reduction='mean', and no sum",
-    )
+        require(
+            isinstance(loss, Tensor) and loss.dim() == 0 and loss.requires_grad,
+            f"the loss of {len(targets)} samples is {shorten(repr(loss), 90)}; it must be one number, as "
+            "with reduction='mean', in a tensor that torch alone makes of the outputs, for its gradient",
+        )
+        once, twice = loss.item(), task.loss(torch.cat([outputs] * 2), torch.cat([targets] * 2)).item()
+        require(
+            once == 0 or not math.isclose(twice - once, once, rel_tol=1e-3),
+            f"the loss of {len(targets)} samples is twice as large if they are given twice; it must be their "
+            "mean, as with reduction='mean', and no sum",
+        )

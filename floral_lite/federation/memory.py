@@ -193,7 +193,7 @@ def answers_meet(task: Task, method: Method, state: Roles, training: bool) -> bo
     draws = None if draws is None else draws[0].to(like.device)
     # two more samples, one smaller and one larger than the first three
     sizes = torch.tensor([2.0, 3.0, 4.0, 1.0, 9.0])[:, None]
-    num_labels = tested_outputs(task, 1).shape[-1]
+    num_labels = tested_outputs(task, 1, "train").shape[-1]
     networks = method.networks(client)
     outputs = [(sizes * torch.rand(num_labels, generator=generator)).to(like) for _ in networks]
 

@@ -70,7 +70,7 @@ def check_own(method: Method, state: Roles, task: Task, engine: str) -> None:
     two = state.of_client(0).map(lambda *pair: torch.stack(pair), state.of_client(-1))
     # the draws tell clients apart that begin alike
     two = two.map(lambda pair: pair + (0.1 * torch.rand(pair.shape, generator=generator)).to(pair))
-    asked = partial(verbs, method, two, tested_outputs(task, 1).shape[-1])
+    asked = partial(verbs, method, two, tested_outputs(task, 1, "train").shape[-1])
     for verb in ("begin", "precondition", "finish"):
         after = asked(0)[verb]()
         require(

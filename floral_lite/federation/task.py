@@ -150,7 +150,7 @@ def check_pairs(task: Task) -> None:
     Raises:
         InputError: the shapes are those, either way round, and the loss is that of all pairs.
     """
-    outputs, targets = tested_outputs(task, 2), task.train[0].targets[:2]
+    outputs, targets = tested_outputs(task, 2, "train"), task.train[0].targets[:2]
     if task.is_classification or {outputs.shape[1:], targets.shape[1:]} != {(), (1,)}:
         return
     numbers = torch.tensor([0.25, 0.5, 0.75]).to(outputs)
