@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from threading import RLock
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -23,6 +24,11 @@ if TYPE_CHECKING:
     from .describe import Description
 
 
+# A forward pass puts other tensors into the base while it lasts. Passes of several threads take turns, since
+# one that began within another would put those back at its end, for good.
+TURN = RLock()
+
+
 class Floral(nn.Module):
     """A base model u, C adaptors a_c on its parameters, and one client's router theta.
 
@@ -34,7 +40,8 @@ class Floral(nn.Module):
     deepcopy and pickle. Two things it cannot follow, so switch them off: activation checkpointing
     inside the base (what is recomputed later misses the adaptors; with use_reentrant=True there
     is no error, only wrong gradients), and a custom torch.autograd.Function that is given an
-    adapted weight (its gradients are missing or NaN).
+    adapted weight (its gradients are missing or NaN). Threads that call one model take turns; what
+    looks at its parameters, as `merge` and `save` do, must wait until none does.
 
     Args:
         model: the base model; it is wrapped, not copied.
@@ -168,21 +175,24 @@ class Floral(nn.Module):
     @torch._disable_dynamo  # type: ignore[attr-defined]
     def _watched(self, mixture: Tensor, args: Any, kwargs: Any) -> Any:
         """The forward pass under a mode that decides, call by call, how to mix; compilers cannot trace it."""
-        base, clustered = dict(self.base.named_parameters()), self.clustered()
-        mixtures = {
-            name: AdaptedParameter(
-                base[name], adaptor, adaptors.factors_of(name, adaptor, clustered), mixture
-            )
-            for name, adaptor in self.plan.items()
-        }
-        own = dict(self.statistics.named_buffers())
-        statistics = {
-            joined(layer, "weight"): Statistics(own[joined(layer, "mean")], own[joined(layer, "variance")])
-            for layer in adaptors.batch_nora_layers(self.plan)
-        }
-        with Mixing(mixtures, statistics, self.mixing) as mixing:
-            # tied, a module under two names would not get its parameters back; adapted ones have one owner
-            return functional_call(self.base, mixing.placeholders, args, kwargs, tie_weights=False)
+        with TURN:
+            base, clustered = dict(self.base.named_parameters()), self.clustered()
+            mixtures = {
+                name: AdaptedParameter(
+                    base[name], adaptor, adaptors.factors_of(name, adaptor, clustered), mixture
+                )
+                for name, adaptor in self.plan.items()
+            }
+            own = dict(self.statistics.named_buffers())
+            statistics = {
+                joined(layer, "weight"): Statistics(
+                    own[joined(layer, "mean")], own[joined(layer, "variance")]
+                )
+                for layer in adaptors.batch_nora_layers(self.plan)
+            }
+            with Mixing(mixtures, statistics, self.mixing) as mixing:
+                # tied, a module under two names would lose its parameters; adapted ones have one owner
+                return functional_call(self.base, mixing.placeholders, args, kwargs, tie_weights=False)
 
     @torch.no_grad()
     def merge(self, mixture: Tensor | Sequence[float] | None = None) -> nn.Module:

@@ -4,6 +4,7 @@ import copy
 import io
 import pickle
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -643,6 +644,16 @@ def test_arguments_out_of_range_are_refused(arguments: Mapping[str, Any], messag
         Floral(base, **arguments)
     assert list(base.state_dict()) == list(before)
     assert all(torch.equal(tensor, before[name]) for name, tensor in base.state_dict().items())
+
+
+def test_threads_that_call_one_model_take_turns() -> None:
+    model = perturb(Floral(nn.Sequential(nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 4)), rank=2)).eval()
+    inputs = torch.randn(5, 8)
+    before, wanted = [tensor.clone() for tensor in model.parameters()], model(inputs)
+    with ThreadPoolExecutor(4) as threads:
+        found = list(threads.map(model, [inputs] * 200))
+    assert all(torch.equal(outputs, wanted) for outputs in found)
+    assert all(map(torch.equal, model.parameters(), before))
 
 
 @pytest.mark.parametrize("model", ["cnn", None, nn.Linear])
