@@ -241,6 +241,12 @@ GRAY = np.zeros((20, 6, 6), np.uint8)
     [
         ((IMAGES, LABELS[:9]), {}, r"images has shape \(120, 1, 6, 6\) and labels has \(9,\).*same N"),
         ((IMAGES, np.eye(6)[LABELS]), {}, r"labels has \(120, 6\).*labels\.argmax\(1\) of one-hot ones"),
+        # argmax would make them all 0
+        (
+            (IMAGES, LABELS[:, None]),
+            {},
+            r"labels has \(120, 1\).*labels\[:, 0\] of a column and labels\.argmax",
+        ),
         ((IMAGES, LABELS.astype(str)), {}, r"labels cannot be read.*np\.searchsorted\(classes, labels\)"),
         ((IMAGES[:0], LABELS[:0]), {}, "at least 1"),
         ((LABELS, LABELS), {}, r"images has shape \(120,\)"),

@@ -4,6 +4,7 @@ import errno
 import inspect
 import json
 import os
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -314,8 +315,9 @@ def test_a_row_has_scores_and_a_folder_of_its_own() -> None:
     row = replace(METHODS.row("fedavg"), changes={"evaluate_every": 0})
     with pytest.raises(InputError, match="evaluate_every is 0 in the row fedavg"):
         make_runs([Cell(row, "digits-rotate", 1)])
-    with pytest.raises(InputError, match="name is 'C/2'; a row's results are in a folder"):
-        replace(row, name="C/2")
+    for name in ("C/2", "", ".", ".."):
+        with pytest.raises(InputError, match=f"name is '{re.escape(name)}'; a row's results are in a folder"):
+            replace(row, name=name)
 
 
 # Results files.

@@ -48,7 +48,7 @@ class Row:
     def __post_init__(self) -> None:
         """Raise InputError where the name is that of no single folder."""
         require(
-            Path(self.name).name == self.name,
+            Path(self.name).name == self.name and self.name.strip(".") != "",
             f"name is {self.name!r}; a row's results are in a folder of that name: leave out slashes",
         )
 
