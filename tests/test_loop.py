@@ -601,6 +601,7 @@ def test_a_test_loss_that_is_not_finite_stops_the_run(engine: Engine) -> None:
     ("changes", "message"),
     [
         ({"round": 3}, "no setting is called 'round'.*did you mean 'rounds'"),
+        ({"settings": Settings()}, r"train takes no settings.* dataclasses\.replace\(task, settings="),
         ({"rounds": 0}, "rounds is 0.*at least 1"),
         ({"learning_rate": 0.0}, r"learning_rate is 0\.0.*positive"),
         ({"router_learning_rate": -0.1}, r"router_learning_rate is -0\.1.*at least 0"),
@@ -664,6 +665,8 @@ def test_what_is_no_list_of_runs_is_refused(ragged_task: Task) -> None:
     for runs in (one, [tuple(one)]):
         with pytest.raises(InputError, match=r"^a run is .*; each must be a Run\(task, method, seed\)$"):
             train_runs(runs, ragged_task.settings)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"settings is {'rounds': 1}; it must be Settings, such as"):
+        train_runs([one], {"rounds": 1})  # type: ignore[arg-type]
 
 
 def test_numpys_integers_and_a_device_of_torch_are_taken(ragged_task: Task, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from .own_method import check_own
 from .record import check_one_configuration, check_same_run, check_same_shapes, new_history
 from .runs import Federation, Run, check_batches, check_run, initial_state
 from .server import first_moments
-from .settings import Settings
+from .settings import Settings, check_settings
 
 
 def begin(
@@ -28,13 +28,14 @@ def begin(
         the losses (K,) that they answer with, of each run.
 
     Raises:
-        InputError: something is no Run, or cannot be trained with these settings; runs differ in more than
-            data and seed; or gradients are switched off.
+        InputError: something is no Run, or no Settings, or cannot be trained with these; runs differ in more
+            than data and seed; or gradients are switched off.
     """
     require(
         torch.is_grad_enabled(),
         "gradients are switched off here, by torch.no_grad() or torch.inference_mode(): train outside of it",
     )
+    check_settings(settings)
     for run in runs:
         check_run(run)
     moved: dict[Any, Any] = {}

@@ -126,3 +126,11 @@ class Settings:
         """
         check_names("setting", changes, self.__dataclass_fields__)
         return replace(self, **changes)
+
+
+def check_settings(settings: object) -> None:
+    """Raise InputError unless they are Settings."""
+    require(
+        isinstance(settings, Settings),
+        f"settings is {settings!r}; it must be Settings, such as Settings(rounds=3)",
+    )

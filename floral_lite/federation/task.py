@@ -23,7 +23,7 @@ from .checks import (
     tested_outputs,
 )
 from .clients import to_device
-from .settings import Settings
+from .settings import Settings, check_settings
 from .shards import Augment, Shard
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -88,10 +88,7 @@ class Task:
 
     def __post_init__(self) -> None:
         """Refuse data on which training would fail later, or mean nothing."""
-        require(
-            isinstance(self.settings, Settings),
-            f"settings is {self.settings!r}; it must be Settings, such as Settings(rounds=3)",
-        )
+        check_settings(self.settings)
         require(
             self.augment is None or hasattr(self.augment, "draws"),
             f"augment is {self.augment!r}; it must be an augmentation with draws, such as "

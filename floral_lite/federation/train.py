@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from ..errors import require
 from ..methods import Method
 from .checkpoint import checkpointed_rounds
 from .rounds import Engine, stacked_rounds
@@ -62,6 +63,11 @@ def train(
     """
     run = Run(task, method, seed)
     check_run(run)
+    require(
+        "settings" not in changes,
+        "train takes no settings, only changes of the task's own, such as rounds=20: give whole Settings to "
+        "the task, with dataclasses.replace(task, settings=...)",
+    )
     (federation,) = train_runs(
         [run],
         task.settings.with_changes(**changes),
