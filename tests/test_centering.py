@@ -282,12 +282,14 @@ def test_lower_precisions_keep_the_function_to_their_own_rounding(name: str, pre
     ("arguments", "message"),
     [
         ({"p": 2.0, "q": 3.0}, r"p is 2\.0 and q is 3\.0; 1/p \+ 1/q must be 1"),
+        ({"p": 2.0, "q": 2.001}, r"q is 2\.001; 1/p \+ 1/q must be 1"),
         ({"p": 0.5, "q": -1.0}, r"p is 0\.5 and q is -1\.0"),
         ({"p": math.inf}, "p is inf"),
         ({"p": 0, "q": 1.0}, "p is 0 and q is"),
         ({"p": 1.0, "q": 0}, r"p is 1\.0 and q is 0"),
         ({"probability": torch.tensor([0.5, 0.6, 0.1])}, r"probability has sums 1\.2"),
         ({"probability": torch.tensor([1.5, -0.5, 0.0])}, r"probability has .* a smallest entry -0\.5"),
+        ({"probability": torch.ones(3, 1)}, r"shape \(3, 1\)"),
         ({"probability": [0.5, 0.5]}, r"shape \(2,\); give p\(c\) of each of 3 adaptors"),
         ({"probability": torch.tensor([math.nan, 0.5, 0.5])}, "probability has sums nan"),
     ],
@@ -316,25 +318,29 @@ def test_a_failure_halfway_changes_nothing() -> None:
         torch.testing.assert_close(tensor, before[name], rtol=0, atol=0, equal_nan=True)
 
 
+@pytest.mark.parametrize("p", [2.0, 1.0])
 @pytest.mark.parametrize(
     ("rank", "num_clusters", "probability"), [(2, 1, [1.0]), (3, 2, [1.0, 0.0]), (5, 2, [0.5, 0.5])]
 )
+# the filter's factors have four columns, and its matrix (8, 2) has two singular values
+@pytest.mark.parametrize("layer", [nn.Linear(4, 3), nn.Conv2d(1, 4, 2)], ids=["linear", "filter"])
 def test_what_is_centered_to_nothing_can_learn_again(
-    rank: int, num_clusters: int, probability: list[float]
+    layer: nn.Module, rank: int, num_clusters: int, probability: list[float], p: float
 ) -> None:
-    model = Floral(nn.Linear(4, 3), rank=rank, num_clusters=num_clusters).double()
+    model = Floral(layer, rank=rank, num_clusters=num_clusters, convolution="filter").double()
     with torch.no_grad():
         for parameter in model.adaptors.parameters():
             parameter.normal_()
-    inputs = torch.randn(5, 4, dtype=torch.float64)
+    inputs = torch.randn(5, 1, 4, 4, dtype=torch.float64)
     before = model(inputs)
-    model.center(probability)
+    model.center(probability, p, q=2.0 if p == 2 else math.inf)
     torch.testing.assert_close(model(inputs), before)
     model(inputs).square().sum().backward()
     v = model.get_parameter("adaptors.weight.V")
     assert v.grad is not None
     # every column of every V is there, or is moved by the next step
-    assert ((v.detach().norm(dim=1) > 1e-6) | (v.grad.norm(dim=1) > 1e-6)).all()
+    columns, slopes = v.detach().flatten(1, -2), v.grad.flatten(1, -2)
+    assert ((columns.norm(dim=1) > 1e-6) | (slopes.norm(dim=1) > 1e-6)).all()
 
 
 class Doubled:

@@ -677,6 +677,7 @@ class Sharpened(Router):
 def test_a_router_of_ones_own_agrees(task: Task) -> None:
     method = methods.FLoRAL(task.model, num_clusters=2, rank=1, router=Sharpened(noise=0.5))
     agree(*(train(task, method, engine=engine) for engine in ("fast", "loop")))
+    assert method.options()["router"] == Router(noise=0.5).options() | {"rule": "Sharpened"}
 
 
 class Softened(Router):

@@ -2,6 +2,7 @@
 
 import copy
 import itertools
+import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -358,6 +359,24 @@ def test_the_function_leaves_what_it_is_given_alone() -> None:
     before = {name: tensor.clone() for name, tensor in gradients.items()}
     precondition(problem.plan, factors, gradients)
     assert all(torch.equal(gradients[name], before[name]) for name in before)
+
+
+def test_a_step_is_no_part_of_a_graph() -> None:
+    """Else each gradient would keep all steps before it."""
+    model, _ = small_model()
+    preconditioner(model)(torch.optim.SGD(model.parameters(), lr=1.0), (), {})
+    assert not any(tensor.grad.requires_grad for tensor in model.clustered().values())
+
+
+def test_epsilon_is_what_the_docstrings_say() -> None:
+    """Beside a factor of zero a gradient is divided by epsilon, in `methods.FLoRAL` too."""
+    told, *_ = re.findall("epsilon = (.*)\\.", methods.FLoRAL.__doc__)
+    problem = Problem("linear")
+    zero = {name: torch.zeros_like(tensor) for name, tensor in problem.factors().items()}
+    gradients = problem.factors()
+    after = precondition(problem.plan, zero, gradients)
+    for name, gradient in gradients.items():
+        torch.testing.assert_close(after[name], gradient / float(told))
 
 
 @pytest.mark.parametrize("epsilon", [0.0, -1e-5])
