@@ -13,8 +13,8 @@ from torch.nn import functional
 from floral_lite import Settings, Shard, Task
 from floral_lite.federation import evaluate, local_training
 from floral_lite.federation.draws import Draws, batches, draw
-from floral_lite.federation.local import clip, descend, gradient_step
-from floral_lite.methods import ROUTER, FedAvg, FLoRAL, Method
+from floral_lite.federation.local import candidate_losses, clip, descend, gradient_step
+from floral_lite.methods import IFCA, ROUTER, FedAvg, FLoRAL, Method
 from floral_lite.roles import Roles
 from floral_lite.router import Router
 
@@ -304,11 +304,15 @@ def test_a_model_drops_in_training_and_not_in_the_test_whatever_mode_it_is_in() 
     task = replace(task, model=nn.Sequential(nn.Dropout(1.0), layer))
     method = FedAvg(task.model)
     client = method.initialise(task.clusters, 0).of_client(0)
+    choosing = IFCA(task.model, num_clusters=1)
+    undecided = choosing.initialise(task.clusters, 0).of_client(0)
     for in_training in (True, False):
         task.model.train(in_training)
         assert evaluate(task, method, client, task.test[0]).loss == 4  # (1 - 3)^2
         task.model.train(in_training)
         assert trained(task, method, client)[1] == 9  # (0 - 3)^2
+        task.model.train(in_training)
+        assert candidate_losses(task, choosing, undecided, task.train[0]) == 4
 
 
 def test_a_regression_task_has_no_accuracy() -> None:

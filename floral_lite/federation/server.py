@@ -20,7 +20,6 @@ def first_moments(state: Roles, settings: Settings) -> Moments:
     return {name: averaged.map(torch.zeros_like) for name in names[settings.server_optimizer]}
 
 
-@torch.no_grad()
 def server_step(
     before: Roles, average: Roles, moments: Moments, settings: Settings, number: int
 ) -> tuple[Roles, Moments]:
