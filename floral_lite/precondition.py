@@ -71,7 +71,7 @@ def preconditioner(
         epsilon: see `precondition`.
 
     Raises:
-        InputError: epsilon is not positive, or a step is given a closure.
+        InputError: the model is no Floral, epsilon is not positive, or a step is given a closure.
 
     Source: appendix 'Preconditioning LoRAs', after Tong, Ma and Chi, 2021.
 
@@ -81,6 +81,11 @@ def preconditioner(
         >>> handle = optimizer.register_step_pre_hook(preconditioner(model))
     """
     _check_epsilon(epsilon)
+    require(
+        isinstance(getattr(model, "_orig_mod", model), Floral),  # torch.compile's wrapper is used like it
+        f"model is a {type(model).__name__}; give the Floral itself: the .module of a wrapped one, and of "
+        "several each to a hook of its own",
+    )
 
     def before_step(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         require(

@@ -388,6 +388,14 @@ def test_an_epsilon_that_is_not_positive_is_refused(epsilon: float) -> None:
         preconditioner(Floral(nn.Linear(2, 2), rank=1), epsilon)
 
 
+def test_a_hook_is_of_a_floral_itself() -> None:
+    model = Floral(nn.Linear(3, 2), rank=1)
+    preconditioner(torch.compile(model, backend="eager"))
+    for other in (nn.DataParallel(model), nn.Sequential(model), model.base):
+        with pytest.raises(InputError, match=f"model is a {type(other).__name__}; give the Floral itself"):
+            preconditioner(other)  # type: ignore[arg-type]
+
+
 def test_a_closure_whose_gradients_would_escape_the_hook_is_refused() -> None:
     model, inputs = small_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
