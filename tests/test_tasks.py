@@ -7,6 +7,7 @@ import os
 import pickle
 from collections.abc import Callable
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -801,6 +802,12 @@ def test_a_loss_that_cannot_be_computed_is_told(loss: Any) -> None:
         InputError, match=r"loss is .*cannot be computed of outputs \(2, 3\), train targets \(2,"
     ):
         task([shard()], [shard()], loss=loss)
+
+
+@pytest.mark.parametrize("wrap", [nn.DataParallel, partial(torch.compile, backend="eager")])
+def test_a_wrapped_network_is_refused(wrap: Callable[[nn.Module], nn.Module]) -> None:
+    with pytest.raises(InputError, match=r"the model is wrapped in a (DataParallel|OptimizedModule), "):
+        task([shard()], [shard()], model=wrap(nn.Linear(2, 3)))
 
 
 def test_every_client_must_have_targets_that_fit() -> None:

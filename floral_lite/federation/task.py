@@ -40,6 +40,9 @@ ELEMENTWISE: tuple[Loss, ...] = (
     functional.binary_cross_entropy_with_logits,
 )
 
+# Of these torch runs the network that they hold, with the parameters that it has itself.
+WRAPPERS = ("DataParallel", "DistributedDataParallel", "OptimizedModule")
+
 
 def compares_numbers(loss: Loss) -> bool:
     """Whether it is torch's function or module for targets that are as many numbers as the outputs."""
@@ -68,12 +71,12 @@ class Task:
 
     Raises:
         InputError: of the data, lengths differ, a client has none or NaN in them, shards or clusters are no
-            tensors, or targets are out of range or of another shape than the outputs. Of the model, it cannot
-            be run on the inputs, returns no tensor, recomputes activations, moves a buffer of its own, or has
-            a layer under two names, a lazy layer, a batch norm without momentum, an embedding with a largest
-            norm, sparse or scaled gradients, or a parameter that is complex or has the name of routers or
-            statistics. Of the loss, it is not one number, is a sum, or compares outputs (N, 1) with each of
-            the targets (N,).
+            tensors, or targets are out of range or of another shape than the outputs. Of the model, it is
+            wrapped, as by torch.compile, cannot be run on the inputs, returns no tensor, recomputes
+            activations, moves a buffer of its own, or has a layer under two names, a lazy layer, a batch norm
+            without momentum, an embedding with a largest norm, sparse or scaled gradients, or a parameter
+            that is complex or has the name of routers or statistics. Of the loss, it is not one number, has
+            no gradient, is a sum, or compares outputs (N, 1) with each of the targets (N,).
     """
 
     name: str
@@ -93,6 +96,12 @@ class Task:
             self.augment is None or hasattr(self.augment, "draws"),
             f"augment is {self.augment!r}; it must be an augmentation with draws, such as "
             "data.FlipAndCrop(), or None",
+        )
+        wrapper = type(self.model).__name__
+        require(
+            wrapper not in WRAPPERS,
+            f"the model is wrapped in a {wrapper}, and a federation trains the network inside: give that "
+            "network, as it was before nn.DataParallel or torch.compile",
         )
         check_clients(self)
         check_finite(self)
