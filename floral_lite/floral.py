@@ -35,6 +35,7 @@ class Floral(nn.Module):
     Every adapted linear layer computes
     y = (W + sum_c pi_c U_c V_c^T) x + b + sum_c pi_c b_c, with pi = softmax(theta).
     The adaptors add nothing at the start, so the wrapped model first computes what the base does.
+    Only a call of the Floral has them: for other methods of the base, such as generate, take `merge()`.
 
     It runs under torch.compile (with Batch-NorA it is left uncompiled), torch.func, autocast,
     deepcopy and pickle. Two things it cannot follow, so switch them off: activation checkpointing
