@@ -660,6 +660,19 @@ def test_training_without_gradients_is_refused(ragged_task: Task, switched_off: 
         train(ragged_task, methods.FedAvg(ragged_task.model), rounds=1, engine=engine)
 
 
+@pytest.mark.parametrize("default", [torch.bfloat16, torch.float16])
+def test_a_default_type_that_rounds_the_weights_is_refused(ragged_task: Task, default: torch.dtype) -> None:
+    method = methods.FedAvg(ragged_task.model)
+    torch.set_default_dtype(default)
+    try:
+        with pytest.raises(
+            InputError, match=rf"default type is {default}, in which the weights N\^k are rou"
+        ):
+            train(ragged_task, method, rounds=1)
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
 def test_what_is_no_list_of_runs_is_refused(ragged_task: Task) -> None:
     one = Run(ragged_task, methods.FedAvg(ragged_task.model))
     for runs in (one, [tuple(one)]):

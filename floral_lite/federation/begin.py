@@ -29,11 +29,16 @@ def begin(
 
     Raises:
         InputError: something is no Run, or no Settings, or cannot be trained with these; runs differ in more
-            than data and seed; or gradients are switched off.
+            than data and seed; gradients are switched off; or torch's default type is a half one.
     """
     require(
         torch.is_grad_enabled(),
         "gradients are switched off here, by torch.no_grad() or torch.inference_mode(): train outside of it",
+    )
+    require(
+        torch.get_default_dtype() in (torch.float32, torch.float64),
+        f"torch's default type is {torch.get_default_dtype()}, in which the weights N^k are rounded: call "
+        "torch.set_default_dtype(torch.float32); the model may be in another type",
     )
     check_settings(settings)
     for run in runs:
