@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.utils.data import TensorDataset
 
 from floral_lite import InputError, Settings, methods, personal_model, tasks, train
 from floral_lite.data import FlipAndCrop
@@ -48,6 +49,13 @@ def test_every_client_keeps_its_samples_in_the_order_given() -> None:
     history = train(task, methods.FedAvg(task.model), rounds=1).history
     assert history.config["task"] == "own-clients"
     assert history.clients()["cluster"].tolist() == [0, 1, 0]
+
+
+def test_a_dataset_of_torch_is_a_client_in_a_line() -> None:
+    inputs, labels = torch.rand(5, 2), torch.arange(5) % 3
+    client = tuple(zip(*TensorDataset(inputs, labels), strict=True))
+    task = tasks.from_clients({"a": client}, {"a": (inputs, labels)}, model=nn.Linear(2, 3))
+    assert all(map(torch.equal, task.train[0], task.test[0]))
 
 
 def test_the_share_for_tests_is_rounded() -> None:
@@ -155,6 +163,10 @@ def test_what_a_loss_compares_with_the_outputs_has_their_precision(kind: type) -
         ({"train": {"a": (IMAGES, LABELS[:3])}}, "the inputs of train['a'] has shape (40, 1, 4, 4)"),
         ({"train": {"a": (IMAGES, LABELS / 2)}}, "labels are integers from 0 on"),
         ({"train": {"a": IMAGES[:2]}}, "train['a'] is of ndarray; it must be a pair of inputs and targets"),
+        (
+            {"train": {"a": TensorDataset(torch.eye(3), torch.arange(3))}},
+            "is of TensorDataset; it must be a pair of inputs and targets, such as tuple(zip(*dataset))",
+        ),
         ({"train": {"a": (IMAGES, LABELS, LABELS)}}, "train['a'] is of tuple; it must be a pair of inputs"),
         ({"train": {**PAIRS, "a": (IMAGES[:1], LABELS[:1])}}, "0.2, of the 1 samples of client 'a'; it is"),
         (

@@ -158,7 +158,8 @@ def _read(name: str, pair: object, loss: Loss, dtype: torch.dtype) -> Shard:
     given = pair if isinstance(pair, (tuple, list)) else ()
     require(
         len(given) == 2,
-        f"{name} is of {type(pair).__name__}; it must be a pair of inputs and targets",
+        f"{name} is of {type(pair).__name__}; it must be a pair of inputs and targets, such as "
+        "tuple(zip(*dataset)) of a Dataset",
     )
     inputs_name, targets_name = f"the inputs of {name}", f"the targets of {name}"
     if loss is functional.cross_entropy:
