@@ -167,6 +167,10 @@ def test_what_a_loss_compares_with_the_outputs_has_their_precision(kind: type) -
             {"train": {"a": TensorDataset(torch.eye(3), torch.arange(3))}},
             "is of TensorDataset; it must be a pair of inputs and targets, such as tuple(zip(*dataset))",
         ),
+        (
+            {"train": {"a": (LABELS[:, None, None], LABELS[:, None])}},
+            "labels of every word or pixel, need a loss, as from_clients(",
+        ),
         ({"train": {"a": (IMAGES, LABELS, LABELS)}}, "train['a'] is of tuple; it must be a pair of inputs"),
         ({"train": {**PAIRS, "a": (IMAGES[:1], LABELS[:1])}}, "0.2, of the 1 samples of client 'a'; it is"),
         (

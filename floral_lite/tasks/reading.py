@@ -51,8 +51,8 @@ def read_arrays(images_name: str, images: Array, labels_name: str, labels: Array
         inputs.dim() >= 2 and targets.dim() == 1 and len(inputs) == len(targets) > 0,
         f"{images_name} has shape {tuple(inputs.shape)} and {labels_name} has {tuple(targets.shape)}; they "
         "must be (N, ...), such as (N, channels, H, W), and (N,), which is labels[:, 0] of a column and "
-        "labels.argmax(1) of one-hot ones, with the same N of at least 1; numbers to predict need a loss, as "
-        "from_clients(..., loss=...) takes",
+        "labels.argmax(1) of one-hot ones, with the same N of at least 1; numbers to predict, and labels of "
+        "every word or pixel, need a loss, as from_clients(..., loss=...) takes",
     )
     require(
         not targets.is_floating_point() and int(targets.min()) >= 0,
