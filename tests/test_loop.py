@@ -660,6 +660,17 @@ def test_training_without_gradients_is_refused(ragged_task: Task, switched_off: 
         train(ragged_task, methods.FedAvg(ragged_task.model), rounds=1, engine=engine)
 
 
+def test_a_double_default_type_changes_no_number(ragged_task: Task, engine: Engine) -> None:
+    method = methods.FLoRAL(ragged_task.model, num_clusters=2, rank=1, router=Router(noise=1.0))
+    usual = train(ragged_task, method, rounds=1, engine=engine).state
+    torch.set_default_dtype(torch.float64)
+    try:
+        double = train(ragged_task, method, rounds=1, engine=engine).state
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert all(map(torch.equal, usual.tensors(), double.tensors()))
+
+
 @pytest.mark.parametrize("default", [torch.bfloat16, torch.float16])
 def test_a_default_type_that_rounds_the_weights_is_refused(ragged_task: Task, default: torch.dtype) -> None:
     method = methods.FedAvg(ragged_task.model)

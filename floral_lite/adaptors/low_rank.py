@@ -79,7 +79,9 @@ class LowRankAdaptor:
 
     def initialise(self, num_clusters: int, generator: torch.Generator) -> dict[str, Tensor]:
         """C fresh adaptors, each with U V^T = 0: U (C, *rows, R) and V (C, *columns, R)."""
-        factors = {name: torch.zeros(num_clusters, *shape) for name, shape in self.shapes.items()}
+        # of another type, such as a user's default one, other numbers would be drawn
+        kind = torch.float32
+        factors = {name: torch.zeros(num_clusters, *shape, dtype=kind) for name, shape in self.shapes.items()}
         if self.init == "paper":
             # variance 1 / m, so that U^T U is about I: the first step on V then moves L by the
             # gradient of W projected on the columns of U, whatever the layer's size

@@ -71,7 +71,10 @@ class Routed(Method):
 
     def draw(self, num_steps: int, generator: torch.Generator) -> Tensor | None:
         """The router's noise."""
-        return torch.rand(num_steps, self.num_clusters, generator=generator) if self.router.noise else None
+        if not self.router.noise:
+            return None
+        # of another type, such as a user's default one, other numbers would be drawn
+        return torch.rand(num_steps, self.num_clusters, generator=generator, dtype=torch.float32)
 
     def penalty(self, client: Roles, start: Roles) -> Tensor:
         """-lambda H(pi^k)."""
