@@ -691,6 +691,8 @@ def test_what_is_no_list_of_runs_is_refused(ragged_task: Task) -> None:
             train_runs(runs, ragged_task.settings)  # type: ignore[arg-type]
     with pytest.raises(InputError, match=r"settings is {'rounds': 1}; it must be Settings, such as"):
         train_runs([one], {"rounds": 1})  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"^runs is empty; give at least one Run"):
+        train_runs([], ragged_task.settings)
 
 
 def test_numpys_integers_and_a_device_of_torch_are_taken(ragged_task: Task, tmp_path: Path) -> None:
