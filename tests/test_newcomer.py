@@ -189,6 +189,10 @@ def test_a_one_hot_router_stays() -> None:
             lambda: match_prototypes(torch.stack([FEATURES[0], FEATURES[1] * torch.nan]), PROTOTYPES),
             "no prototype is at a finite",
         ),
+        (
+            lambda: match_prototypes(torch.stack([FEATURES[0], FEATURES[1] + torch.inf]), PROTOTYPES),
+            "no prototype is at a finite",
+        ),
         (lambda: match_prototypes(FEATURES[0], PROTOTYPES + torch.inf), "no prototype is at a finite"),
         (
             lambda: prototypes([FEATURES[0], FEATURES[0, :, 1:]], [LABELS[0]] * 2, torch.ones(2, 1), L),
