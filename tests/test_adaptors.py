@@ -309,3 +309,8 @@ def test_one_tensor_per_shape_with_a_leading_axis_of_clusters(case: Case) -> Non
             name: (C, *shape) for name, shape in adaptor.shapes.items()
         }
         assert adaptor.num_parameters == sum(tensor[0].numel() for tensor in fresh.values())
+
+
+def test_of_all_words_only_the_paddings_coefficients_start_at_zero() -> None:
+    model = Floral(nn.Embedding(4, 6, padding_idx=1), rank=2, num_clusters=3, init="authors")
+    assert model.clustered()["weight.V"].all(dim=-1).tolist() == [[True, False, True, True]] * 3

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, get_args
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
@@ -173,6 +173,8 @@ def convolutions(draw: st.DrawFn) -> Drawn:
 
 @hypothesis_settings(max_examples=200)
 @given(convolutions(), st.integers(1, 3))
+# U has two of three sides
+@example(Drawn(nn.Conv3d(8, 1, (2, 3, 4)).double(), "balanced", torch.randn(2, 8, 3, 4, 5).double()), 2)
 def test_any_convolution_computes_what_the_merged_one_computes(drawn: Drawn, rank: int) -> None:
     model = Floral(drawn.layer, rank, 3, convolution=drawn.kind)
     close(model(drawn.inputs), drawn.layer(drawn.inputs))
