@@ -17,6 +17,7 @@ from floral_lite.adaptors import Statistics
 from floral_lite.federation.begin import on_model
 from floral_lite.methods import METHODS, ROUTER, Method, Part
 from floral_lite.methods.base import added_up
+from floral_lite.precondition import precondition
 from floral_lite.roles import Roles
 from floral_lite.router import Router, closed_form, one_hot_logits
 
@@ -286,6 +287,15 @@ def test_preconditioning_changes_the_gradients_of_factors_only() -> None:
     off = methods.FLoRAL(model, num_clusters=3, rank=2, precondition=False)
     assert off.precondition(client, gradients) is gradients
     assert methods.FedAvg(model).precondition(client, gradients) is gradients
+
+
+def test_preconditioning_is_the_same_for_an_adaptor_of_the_clients_own() -> None:
+    method = methods.LocalAdaptor(nn.Linear(4, 2), rank=2)
+    client, gradients = trained_client(method), trained_client(method)
+    step = method.precondition(client, gradients)
+    expected = precondition(method.plan, client.private, gradients.private)
+    assert all(torch.equal(step.private[name], tensor) for name, tensor in expected.items())
+    assert not torch.equal(step.private["weight.U"], gradients.private["weight.U"])
 
 
 @pytest.mark.parametrize("name", METHODS)
