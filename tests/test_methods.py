@@ -95,9 +95,25 @@ def test_the_seed_decides_the_adaptors() -> None:
     assert not torch.equal(first, other)
 
 
+def test_the_seed_decides_the_models_of_an_ensemble_but_the_first() -> None:
+    method = methods.Ensemble(nn.Linear(4, 2), num_clusters=3)
+    first, again, other = (method.initialise(CLUSTERS, seed).clustered["weight"] for seed in (0, 0, 1))
+    assert torch.equal(first, again)
+    assert (first == other).flatten(1).all(dim=1).tolist() == [True, False, False]
+
+
+def test_an_ensembles_noise_mixes_its_weights() -> None:
+    method = methods.Ensemble(nn.Linear(4, 2), num_clusters=3, router={"noise": 1.0})
+    client, draws = trained_client(method), torch.tensor([0.0, 0.5, 1.0])
+    pi = (client.private[ROUTER] + draws).softmax(dim=0)
+    expected = torch.einsum("c,c...->...", pi, client.clustered["weight"])
+    torch.testing.assert_close(merged(method.parts(client, draws))["weight"], expected)
+
+
 def test_the_state_has_the_models_precision(ragged_task: Task) -> None:
-    state = methods.FLoRAL(ragged_task.model, rank=1).initialise(CLUSTERS, seed=0)
-    assert {tensor.dtype for tensor in state.tensors()} == {torch.float64}
+    for method in (methods.FLoRAL(ragged_task.model, rank=1), methods.Ensemble(ragged_task.model)):
+        state = method.initialise(CLUSTERS, seed=0)
+        assert {tensor.dtype for tensor in state.tensors()} == {torch.float64}
 
 
 def test_the_budget_is_one_percent_unless_told() -> None:
