@@ -774,3 +774,12 @@ def test_on_mps_layers_draw_from_the_runs_seed_too(monkeypatch: pytest.MonkeyPat
     with own_generators(torch.device("mps"), 1, 2):
         assert told == [torch.initial_seed()]
     assert told[1:] == ["theirs"]
+
+
+def test_layers_draw_from_the_seed_the_round_and_the_client() -> None:
+    def drawn(*place: int) -> float:
+        with own_generators(torch.device("cpu"), *place):
+            return float(torch.rand(()))
+
+    assert drawn(1, 2) == drawn(1, 2)
+    assert len({drawn(*place) for place in ((1, 2), (2, 2), (1, 3), (1, 2, 0), (1, 2, 1))}) == 5
