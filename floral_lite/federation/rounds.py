@@ -4,7 +4,6 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
-from functools import partial
 from typing import Literal
 
 import torch
@@ -12,18 +11,15 @@ import torch
 from ..devices import find_device
 from ..errors import check_choice, require
 from ..methods import Method
+from ..roles import Roles
 from ..seeds import stream
-from . import engine as fast
-from . import loop
 from .begin import begin, go_on
-from .evaluation import evaluate_clients
+from .engines import Fast, Loop
 from .history import Round
-from .memory import Memory
 from .plan import Member
 from .precision import arithmetic
 from .record import add_scores, train_loss
-from .recording import Steps, record_on_cuda
-from .runs import Federation, Run, stacks_of
+from .runs import Federation, Run
 from .server import server_step
 from .settings import Settings
 from .task import Task
@@ -102,38 +98,18 @@ def stacked_rounds(
     if resumed is not None:
         federations = go_on(federations, resumed, settings, device)
         yield federations
-    # a recorded step holds a model's frozen parameters, and whether samples meet may depend on them: so that
-    # only runs of one stack share its memory and steps. The steps before a test, where a method adapts its
-    # models, are others on tensors of the same shapes
-    record = record_on_cuda if device.type == "cuda" else None
-    beside: list[Steps] = []
-    stacks = [
-        (some, Memory(max_memory, device), Steps(record, beside), Steps(record, beside))
-        for some in stacks_of(runs)
-    ]
+    clients = Fast(runs, device, max_memory) if engine == "fast" else Loop()
     for number in range(len(federations[0].history.rounds) + 1, settings.rounds + 1):
         began = time.perf_counter()
-        members = [
-            Member(run.task, run.method, federation.state, first, run.seed)
-            for run, federation, first in zip(runs, federations, firsts, strict=True)
-        ]
+        members = members_of(runs, federations, firsts)
         with own_generators(device, runs[0].seed, number), arithmetic(settings.precision):
             if number <= asked:  # some clients have sent a gradient, and nothing has been trained
                 results = [
                     (member.state, {client: told[client] for client in range(number - 1, len(told), asked)})
                     for member, told in zip(members, answers, strict=True)
                 ]
-            elif engine == "fast":
-                results = [
-                    result
-                    for some, memory, steps, _ in stacks
-                    for result in fast.federated_round(members[some], settings, number, memory, steps)
-                ]
             else:
-                results = [
-                    loop.federated_round(**member._asdict(), settings=settings, number=number)
-                    for member in members
-                ]
+                results = clients.train(members, settings, number)
         seconds = (time.perf_counter() - began) / len(runs)
 
         after = []
@@ -146,28 +122,26 @@ def stacked_rounds(
             history = replace(federation.history, rounds=[*federation.history.rounds, entry])
             after.append(Federation(history, state, moments))
         federations = after
+
         if settings.evaluate_every and (number % settings.evaluate_every == 0 or number == settings.rounds):
-            members = [
-                member._replace(state=federation.state)
-                for member, federation in zip(members, federations, strict=True)
-            ]
+            members = members_of(runs, federations, firsts)
             with own_generators(device, runs[0].seed, number + 1), arithmetic("float32"):
-                if engine == "fast":
-                    scores = [
-                        one
-                        for some, memory, _, steps in stacks
-                        for one in evaluate_clients(members[some], settings, number, memory, steps)
-                    ]
-                else:
-                    scores = [
-                        loop.evaluate_clients(**member._asdict(), settings=settings, number=number)
-                        for member in members
-                    ]
+                scores = clients.test(members, settings, number)
             for federation, member, of_run in zip(federations, members, scores, strict=True):
-                ask = member.method.mixtures if engine == "fast" else partial(loop.mixtures, member.method)
-                mixture = ask(member.state.private, member.task.num_clients)
-                add_scores(federation.history.rounds[-1], member.task, mixture, of_run, settings)
+                add_scores(
+                    federation.history.rounds[-1], member.task, clients.mixtures(member), of_run, settings
+                )
         yield federations
+
+
+def members_of(
+    runs: Sequence[Run], federations: Sequence[Federation], firsts: Sequence[Roles]
+) -> list[Member]:
+    """The runs between two rounds: with the parameters that they have come to, and those before round 1."""
+    return [
+        Member(run.task, run.method, federation.state, first, run.seed)
+        for run, federation, first in zip(runs, federations, firsts, strict=True)
+    ]
 
 
 @contextmanager
