@@ -110,7 +110,7 @@ ROUTING = Table(
         Row("floral-1-forgetful", "Stateless", "floral", _LEARNED_1, changes=_STATELESS),
         Row(
             "floral-1-closed-form",
-            "Closed form, eta = 100",
+            "Closed form, η = 100",
             "floral",
             {"budget": 0.01, "routing": "closed-form", "router": {"temperature": 0.01}},
             changes={"router_learning_rate": 0.0},
