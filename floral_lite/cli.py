@@ -33,8 +33,8 @@ from .seeds import check_num_seeds
 
 # A full disk or quota, a file larger than allowed, a folder that may only be read.
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM)
-# A file where a folder is wanted or the other way round, a name that is too long, a link to itself.
-MISNAMED = (errno.ENOTDIR, errno.EEXIST, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP)
+# A file where a folder is wanted or the other way round, no place for one, too long a name, a link to itself.
+MISNAMED = (errno.ENOTDIR, errno.EEXIST, errno.EISDIR, errno.ENOENT, errno.ENAMETOOLONG, errno.ELOOP)
 
 app = typer.Typer(
     help="Federated learning with mixtures of adaptors.",

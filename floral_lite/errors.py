@@ -7,6 +7,8 @@ from contextlib import suppress
 from numbers import Real
 from typing import get_args
 
+from torch import nn
+
 
 class InputError(ValueError):
     """An argument is wrong: the message names it, its value, what is allowed and what to do."""
@@ -80,6 +82,14 @@ def check_choice(name: str, value: object, choices: object) -> None:
     *others, last = get_args(choices)
     allowed = f"{', '.join(map(repr, others))} or {last!r}"
     require(value in (*others, last), f"{name} is {value!r}; it must be {allowed}")
+
+
+def check_module(model: object) -> None:
+    """Raise InputError for what is no network: a task, a class, a name."""
+    require(
+        isinstance(model, nn.Module),
+        f"model is {model!r}; give an nn.Module, such as nn.Linear(64, 10) or a task's .model",
+    )
 
 
 def check_names(kind: str, names: Iterable[str], known: Iterable[str]) -> None:

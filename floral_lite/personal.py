@@ -7,10 +7,11 @@ from torch import nn
 
 from .copies import copied
 from .errors import InputError, require, whole_number
-from .federation import Federation, Task
+from .federation import Federation, Run, Task
 from .federation.forward import running_statistics
 from .federation.own_method import ours
 from .federation.record import called, network_of, plain
+from .federation.runs import check_run
 from .floral import Floral
 from .methods import ROUTER, FLoRAL, Method
 from .methods.mfl import MFLWS
@@ -77,12 +78,12 @@ def personal_floral(task: Task, method: Method, state: Roles | Federation, clien
             client's own, another task or method was trained (of a state alone that cannot be checked), or
             its `parts` is another than FLoRAL's.
     """
+    own = _of_client(task, method, state, client)
     if not isinstance(method, FLoRAL) or isinstance(method, MFLWS):
         raise InputError(
             f"the method is {method.name}, which has no router that mixes adaptors into one network: take "
             "methods.FLoRAL, or personal_model, which gives a plain network"
         )
-    own = _of_client(task, method, state, client)
     options = asdict(method.adaptor_options)
     base = copied(task.model)
     model = Floral(base, num_clusters=method.num_clusters, router=method.router, **options).eval()
@@ -116,6 +117,7 @@ def _of_client(task: Task, method: Method, state: Roles | Federation, client: in
     Raises:
         InputError: there is no such client, or another task or method was trained.
     """
+    check_run(Run(task, method))
     last = task.num_clients - 1
     require(
         0 <= whole_number("client", client) <= last,

@@ -62,6 +62,7 @@ def load(path: str | Path, model: nn.Module) -> Floral:
             The model is then left as it was.
         OSError: there is no such file, say.
     """
+    require(not Path(path).is_dir(), f"{path} is a folder; name the file that floral_lite.save wrote in it")
     require(not isinstance(model, Floral), "model is a Floral already; give the base network: model.base")
     try:
         with safe_open(path, framework="pt") as file:

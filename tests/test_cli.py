@@ -107,9 +107,11 @@ def test_what_is_told_of_several_seeds_is_of_their_last_rounds() -> None:
         assert bar.n == 2  # of a run that goes on
 
 
-@pytest.mark.parametrize(
-    "code", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO]
-)
+@pytest.mark.parametrize("code", [
+    errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM,
+    errno.ENOENT,  # of a folder in /proc
+    errno.EIO,
+])  # fmt: skip
 def test_a_disk_that_takes_nothing_is_told_in_a_line_and_a_broken_one_in_full(
     code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

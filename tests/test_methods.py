@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from floral_lite import InputError, Settings, Task, methods
+from floral_lite import InputError, Settings, Task, methods, train
 from floral_lite.adaptors import Statistics
 from floral_lite.federation.begin import on_model
 from floral_lite.methods import METHODS, ROUTER, Method, Part
@@ -319,6 +319,15 @@ def test_methods_are_made_by_name(name: str) -> None:
     method = methods.make(name, nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Linear(3, 2)))
     assert type(method) is METHODS[name]
     assert method.name == name
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_what_is_no_network_is_refused(name: str, ragged_task: Task) -> None:
+    for model in (ragged_task, nn.Linear):
+        with pytest.raises(
+            InputError, match=r"model is .*; give an nn\.Module|made on another model .* make it"
+        ):
+            train(ragged_task, methods.make(name, model))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("typo", "nearest"), [("flora", "floral"), ("fedavgg", "fedavg"), ("FLORAL", "")])

@@ -201,6 +201,9 @@ def test_what_is_no_client_and_no_floral_is_refused() -> None:
             personal_model(task, method, federation.state, client)
     with pytest.raises(InputError, match=r"client is 2\.0; it must be a whole number"):
         personal_model(task, method, federation.state, 2.0)  # type: ignore[arg-type]
+    for take in (personal_model, personal_floral):
+        with pytest.raises(InputError, match=r"the task is FedAvg\(\); it must be a Task"):
+            take(method, task, federation, 0)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="the method is fedavg"):
         personal_floral(task, method, federation.state, 0)
     task, method, federation = trained("mfl-ws")

@@ -247,6 +247,11 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         load(tmp_path / "nowhere.safetensors", Everything())
 
 
+def test_a_folder_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"is a folder; name the file"):
+        load(tmp_path, Everything())
+
+
 @pytest.mark.parametrize("there_before", [True, False])
 def test_an_interrupted_write_leaves_what_was_there(
     saved: Path, tmp_path: Path, there_before: bool, monkeypatch: pytest.MonkeyPatch

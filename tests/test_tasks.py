@@ -810,6 +810,13 @@ def test_a_wrapped_network_is_refused(wrap: Callable[[nn.Module], nn.Module]) ->
         task([shard()], [shard()], model=wrap(nn.Linear(2, 3)))
 
 
+def test_a_class_is_no_network_and_none_are_no_details() -> None:
+    with pytest.raises(InputError, match=r"model is <class '.*Linear'>; give an nn\.Module"):
+        task([shard()], [shard()], model=nn.Linear)
+    with pytest.raises(InputError, match="details are None; give a dictionary"):
+        replace(task([shard()], [shard()]), details=None)  # type: ignore[arg-type]
+
+
 def test_every_client_must_have_targets_that_fit() -> None:
     with pytest.raises(InputError, match="client 1 has test targets of shape"):
         task([numbers(3)] * 2, [numbers(3), numbers()], loss=functional.mse_loss)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from ..errors import InputError, require, whole_number
+from ..errors import InputError, check_module, require, whole_number
 from ..roles import joined
 from .conv import fit_conv
 from .embedding import fit_embedding
@@ -100,10 +100,7 @@ def plan(model: nn.Module, options: Options) -> dict[str, Adaptor]:
     Raises:
         InputError: the model is something else, a layer cannot be adapted, or nothing in the model can.
     """
-    require(
-        isinstance(model, nn.Module),
-        f"model is {model!r}; give an nn.Module, such as nn.Linear(64, 10) or a task's .model",
-    )
+    check_module(model)
     owners = _owners(model)
     all_frozen = not any(parameter.requires_grad for parameter in model.parameters())
     adaptors: dict[str, Adaptor] = {}

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ..copies import copied
-from ..errors import require
+from ..errors import check_module, require
 from .checks import (
     check_clients,
     check_finite,
@@ -93,10 +93,15 @@ class Task:
         """Refuse data on which training would fail later, or mean nothing."""
         check_settings(self.settings)
         require(
+            isinstance(self.details, dict),
+            f"details are {self.details!r}; give a dictionary, {{}} for nothing",
+        )
+        require(
             self.augment is None or hasattr(self.augment, "draws"),
             f"augment is {self.augment!r}; it must be an augmentation with draws, such as "
             "data.FlipAndCrop(), or None",
         )
+        check_module(self.model)
         wrapper = type(self.model).__name__
         require(
             wrapper not in WRAPPERS,

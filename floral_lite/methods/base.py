@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ..adaptors import Statistics
-from ..errors import require
+from ..errors import check_module, require
 from ..factored import AdaptedParameter, Blend
 from ..roles import Roles
 
@@ -25,6 +25,7 @@ ROUTER = "router_logits"
 
 def trainable(model: nn.Module) -> dict[str, Tensor]:
     """The parameters that a federation trains; frozen ones stay where they are, in the model."""
+    check_module(model)
     return {name: tensor for name, tensor in model.named_parameters() if tensor.requires_grad}
 
 
@@ -208,8 +209,7 @@ class Method(ABC):
 
         Args:
             client: its parameters.
-            losses: of each of the candidates, on the client's whole training shard, shape (..., C); None
-                if there are no candidates.
+            losses: of each candidate, on the client's whole training shard, (..., C); None if there are none.
         """
         return client
 
