@@ -283,6 +283,23 @@ def test_momentum_clustering_follows_the_nearest_centre() -> None:
     assert centres == pytest.approx([(momenta[0] + momenta[1]) / 2, momenta[2]])
 
 
+@pytest.mark.parametrize("beta", [0.0, 0.5])
+def test_a_momentum_may_have_zeros_in_it(beta: float) -> None:
+    """As behind a unit that is dead: only one that is all zero is none yet."""
+    method = methods.FederatedClustering(nn.Linear(2, 1, bias=False), 2, update_momentum=beta)
+    clustered = {
+        "weight": torch.zeros(2, 1, 2),
+        "momentum.weight": torch.tensor([[[0.0, 0.0]], [[0.0, 1.0]]]),
+    }
+    own = {ROUTER: one_hot_logits(torch.tensor(0), 2), "momentum.weight": torch.tensor([[0.0, 1.0]])}
+    start = method.begin(Roles({}, clustered, own), None)
+    assert method.only_cluster(start.private) == 1
+    end = start._replace(clustered=clustered | {"weight": torch.full((2, 1, 2), -2.0)})
+    # beta (0, 1) + (1 - beta) (2, 2)
+    expected = torch.tensor([[2 - 2 * beta, 2 - beta]])
+    torch.testing.assert_close(method.finish(end, start).private["momentum.weight"], expected)
+
+
 def whole_batches(name: str, **options: Any) -> tuple[Task, Method, Roles, Federation]:
     """A classifier on ragged clients, three rounds of one step a client, in the fast engine."""
     task = make_task(
