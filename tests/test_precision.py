@@ -8,7 +8,8 @@ import torch
 from torch import nn
 
 from floral_lite import InputError, methods, train
-from floral_lite.federation import Engine
+from floral_lite.federation import Engine, loop
+from floral_lite.federation import engine as fast
 from floral_lite.federation.precision import arithmetic
 
 from .federations import make_task, normal, single
@@ -69,3 +70,21 @@ def test_averages_are_never_rounded_to_tf32(engine: Engine, monkeypatch: pytest.
     train(task, methods.FLoRAL(task.model, 2, rank=1), engine=engine, rounds=1, precision="tf32")
     assert seen
     assert set(seen) == {"highest"}
+
+
+def test_tuning_before_a_test_is_rounded_as_training_is(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[str] = []
+    module, name = (loop, "local_training") if engine == "loop" else (fast, "train_together")
+    original = getattr(module, name)
+
+    def spy(*arguments: Any, **options: Any) -> Any:
+        seen.append(torch.get_float32_matmul_precision())
+        return original(*arguments, **options)
+
+    monkeypatch.setattr(module, name, spy)
+    task = single(make_task(lambda: nn.Linear(4, 3), normal(4)))
+    train(task, methods.FineTuned(task.model), engine=engine, rounds=1, precision="tf32")
+    # four are trained, then five tuned; or a stack of each
+    assert seen == ["high"] * (9 if engine == "loop" else 2)
