@@ -89,9 +89,12 @@ def test_a_border_of_less_than_nothing_is_refused() -> None:
         FlipAndCrop(padding=2.5)
 
 
-def test_what_is_no_image_is_refused() -> None:
-    with pytest.raises(InputError, match=r"inputs have the shape \(2, 64\); FlipAndCrop takes images"):
-        FlipAndCrop()(torch.zeros(2, 64), torch.zeros(2, 3, dtype=torch.int64))
+@pytest.mark.parametrize(
+    "shape", [(2, 64), (2, 8, 8), (2, 1, 5, 8, 8)], ids=["rows", "no channels", "videos"]
+)
+def test_what_is_no_image_is_refused(shape: tuple[int, ...]) -> None:
+    with pytest.raises(InputError, match=r"inputs have the shape \(2, .*; FlipAndCrop takes images"):
+        FlipAndCrop()(torch.zeros(shape), torch.zeros(2, 3, dtype=torch.int64))
 
 
 def clusters_of_turned_images() -> Task:

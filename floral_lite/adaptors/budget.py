@@ -20,7 +20,6 @@ def check_rank(rank: int) -> int:
     """The rank, or InputError unless it is a whole number of at least 1."""
     rank = whole_number("rank", rank)
     require(rank >= 1, f"rank is {rank}; a low-rank adaptor needs at least 1: try 8")
-    require(rank < 2**31, f"rank is {rank}; no weight has as many columns: try 8")
     return rank
 
 
