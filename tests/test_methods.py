@@ -5,6 +5,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, fields
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from floral_lite.router import Router, closed_form, one_hot_logits
 from .federations import stack
 
 CLUSTERS = torch.tensor([0, 1, 2, 0, 1])
+ADAPTED = ["floral", "mfl-ws", "local-adaptor"]
 
 
 def shapes(tensors: Mapping[str, torch.Tensor]) -> dict[str, tuple[int, ...]]:
@@ -88,9 +90,11 @@ def test_optimal_routing_is_one_hot_at_the_true_cluster(num_clusters: int) -> No
         assert torch.equal(method.mixture(state.of_client(client).private), expected)
 
 
-def test_the_seed_decides_the_adaptors() -> None:
-    method = methods.FLoRAL(nn.Linear(4, 2), rank=1)
-    first, again, other = (method.initialise(CLUSTERS, seed).clustered["weight.U"] for seed in (0, 0, 1))
+@pytest.mark.parametrize("name", ADAPTED)
+def test_the_seed_decides_the_adaptors(name: str) -> None:
+    method = methods.make(name, nn.Linear(4, 2), rank=1)
+    states = [method.initialise(CLUSTERS, seed) for seed in (0, 0, 1)]
+    first, again, other = ((state.clustered | state.private)["weight.U"] for state in states)
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
 
@@ -143,14 +147,16 @@ def test_options_say_how_to_make_the_method_again() -> None:
     assert methods.FedAvg(model).options() == {}
 
 
-def test_the_options_of_adaptors_reach_the_plan() -> None:
-    net = nn.Sequential(nn.Conv2d(4, 6, 3), nn.BatchNorm2d(6))
-    everything = methods.FLoRAL(net, rank=1).plan
-    assert list(everything) == ["0.weight", "0.bias", "1.weight", "1.bias"]
-    assert list(methods.FLoRAL(net, rank=1, biases=False, norms="none").plan) == ["0.weight"]
-    assert methods.FLoRAL(net, rank=1, norms="batch_nora").plan["1.bias"].kind == "batch_nora"
+@pytest.mark.parametrize("name", ADAPTED)
+def test_the_options_of_adaptors_reach_the_plan(name: str) -> None:
+    make: Any = partial(methods.make, name, nn.Sequential(nn.Conv2d(4, 6, 3), nn.BatchNorm2d(6)), rank=1)
+    assert list(make().plan) == ["0.weight", "0.bias", "1.weight", "1.bias"]
+    assert list(make(biases=False, norms="none").plan) == ["0.weight"]
+    assert make(norms="batch_nora").plan["1.bias"].kind == "batch_nora"
     for kind in ("balanced", "channel", "channel_in", "channel_out", "filter", "reshaped"):
-        assert methods.FLoRAL(net, rank=1, convolution=kind).plan["0.weight"].kind == kind
+        assert make(convolution=kind).plan["0.weight"].kind == kind
+    assert make(init="authors").plan["0.weight"].init == "authors"
+    assert make(precondition=False).options()["precondition"] is False
 
 
 def trained_client(method: Method) -> Roles:
