@@ -526,14 +526,3 @@ def test_options_say_how_to_make_the_method_again(name: str) -> None:
     method = make(name, model)
     again = methods.make(name, model, **method.options())
     assert again.options() == method.options()
-
-
-def test_the_numbers_of_stored_runs_are_the_defaults() -> None:
-    defaults = {
-        "fedprox": {"proximal": 0.1},
-        "ditto": {"proximal": 0.1},
-        "per-fedavg": {"inner_learning_rate": 0.01},
-        "federated-clustering": {"num_clusters": 4, "update_momentum": 0.99},
-    }
-    for name, options in defaults.items():
-        assert methods.make(name, nn.Linear(4, 2)).options() == options
