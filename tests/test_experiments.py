@@ -658,20 +658,24 @@ def test_options_are_compared_as_their_file_has_them(tmp_path: Path) -> None:
 
 
 def test_rows_may_have_rounds_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    few = Row("few", "few & many_steps", "fedavg", changes={"rounds": 20, "local_epochs": 5})
+    few = Row("few", "few & many_steps | $1", "fedavg", changes={"rounds": 20, "local_epochs": 5})
     rows = (few, replace(few, name="many", changes={"rounds": 100}), METHODS.row("fedavg"))
-    table = Table("own", "An own table", rows, (Column("digits-rotate", "a | b"),))
+    table = Table("own", "An own table", rows, (Column("digits-rotate", "a | b & c"),))
     monkeypatch.setitem(TABLES, "own", table)
     for cell in experiments.cells("own", seeds=1, rounds=None):
         cell = replace(cell, rounds=50) if cell.row.name == "fedavg" else cell
         result(cell, 50.0).save(tmp_path / cell.path)
     filled = experiments.collect("own", tmp_path, seeds=1)
     assert [len(entry.results) for entry in filled.entries.values()] == [1, 1, 1]
-    text = experiments.markdown(filled)
-    assert "a | b: 20 or 50 or 100 rounds instead of the task's 100, on" in text
+    text, latex = experiments.markdown(filled), experiments.latex(filled)
+    assert "a | b & c: 20 or 50 or 100 rounds instead of the task's 100, on" in text
     # what would end a cell is text
-    assert r"| a \| b " in text
-    assert r"few \& many\_steps" in experiments.latex(filled)
+    assert r"| a \| b & c " in text
+    assert r"| few & many_steps \| $1 " in text
+    assert len({len(line) for line in text.splitlines() if line.startswith("|")}) == 1
+    assert r"{a | b \& c}" in latex
+    assert r"few \& many\_steps | \$1" in latex
+    assert all(f"\n% {note}\n" in latex for note in filled.notes())
     with pytest.raises(InputError, match=r"few/seed-1\.json was made with rounds=20, and this is 100"):
         experiments.collect("own", tmp_path, seeds=1, rounds=100)
 
