@@ -592,6 +592,7 @@ def test_a_table_has_means_deviations_marks_and_differences(tmp_path: Path) -> N
     assert r"Ensemble, optimal & \textbf{95.8 $\pm$ 0.0} & \textbf{95.8 $\pm$ 0.3} \\" in latex
     assert r"Local Adaptor & 80.1 $\pm$ 0.1$^\dagger$ & 86.6 $\pm$ 0.3 \\" in latex
     assert r"FLoRAL(1\%), optimal" in latex
+    assert r"FLoRAL(10\%), learned & -- & " in latex
     assert r"\begin{tabular}{lcc}" in latex
     assert f"\n & \\multicolumn{{2}}{{c}}{{{label}}} \\\\\n & ours & paper \\\\\n" in latex
 
