@@ -43,6 +43,14 @@ def test_the_sum_is_normalisation_by_the_main_statistics(shape: tuple[int, ...],
     close(outputs, functional.batch_norm(inputs, *main, gamma + gamma_i, beta + beta_i, eps=EPS))
 
 
+def test_a_channel_that_has_never_varied_has_torchs_eps_and_is_finite() -> None:
+    inputs, none = 1e-3 * torch.randn(6, CHANNELS, dtype=torch.float64), torch.zeros(CHANNELS).double()
+    flat = Statistics(none, none)
+    gamma, beta, gamma_i, beta_i = vectors(4)
+    outputs = batch_nora(inputs, flat, flat, gamma, beta, gamma_i, beta_i)
+    close(outputs, functional.batch_norm(inputs, *flat, gamma + gamma_i, beta + beta_i))
+
+
 @SHAPES
 def test_the_sum_is_of_two_batch_norms(shape: tuple[int, ...]) -> None:
     inputs, main, local = torch.randn(shape, dtype=torch.float64), statistics(), statistics()
