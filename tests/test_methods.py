@@ -344,11 +344,13 @@ def test_an_unknown_method_is_refused_with_the_nearest_name(typo: str, nearest: 
         methods.make(typo, nn.Linear(4, 2))
 
 
-def test_numpys_integers_are_taken_and_recorded_as_ints() -> None:
+def test_numpys_numbers_are_taken_and_recorded_as_pythons() -> None:
     for name in ("floral", "ensemble", "federated-clustering"):
         options = methods.make(name, nn.Linear(4, 2), num_clusters=np.int64(3)).options()
         assert type(options["num_clusters"]) is int
-    assert type(methods.FLoRAL(nn.Linear(4, 2), rank=np.int64(1)).options()["rank"]) is int
+    for name, number in {"rank": np.int64(1), "budget": np.float32(0.5)}.items():
+        kept = methods.make("floral", nn.Linear(4, 2), **{name: number}).options()[name]
+        assert type(kept) is type(number.item())
 
 
 def test_a_method_is_told_in_a_line() -> None:

@@ -125,6 +125,7 @@ def test_personalise_adds_to_adapted_parameters_and_keeps_the_others() -> None:
         ({"budget": -0.1}, r"budget is -0\.1"),
         ({"budget": float("nan")}, "budget is nan"),
         ({"budget": "0.1"}, "budget is '0.1'; it must be a number"),
+        ({"rank": 1, "biases": "no"}, "biases is 'no'; it is True or False"),
         ({"rank": 1, "init": "zeros"}, "init is 'zeros'; it must be 'paper' or 'authors'"),
         ({"rank": 1, "convolution": "2d"}, "convolution is '2d'.*'balanced', 'channel'"),
         ({"rank": 1, "norms": "all"}, "norms is 'all'.*'affine', 'batch_nora' or 'none'"),
@@ -133,6 +134,11 @@ def test_personalise_adds_to_adapted_parameters_and_keeps_the_others() -> None:
 def test_options_out_of_range_are_refused(arguments: Mapping[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         Options(**arguments)
+
+
+def test_adaptors_are_the_papers_unless_told() -> None:
+    assert Options(rank=1) == Options(1, None, "paper", "balanced", True, "affine")
+    assert Floral(nn.Linear(3, 2), rank=1).options == Options(rank=1)
 
 
 @pytest.mark.parametrize("num_clusters", [0, -1])
