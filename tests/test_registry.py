@@ -255,6 +255,13 @@ def test_a_shared_parameter_is_refused_only_where_it_would_be_adapted() -> None:
         Floral(nn.Sequential(first, second), rank=1)
 
 
+def test_a_layer_may_share_a_parameter_with_itself() -> None:
+    layer = nn.LayerNorm(3)
+    layer.bias = layer.weight
+    with pytest.raises(InputError, match="^weight and bias are one parameter"):
+        plan(layer, Options(rank=1))
+
+
 def test_an_empty_weight_has_no_adaptor() -> None:
     with pytest.warns(UserWarning, match="zero-element"):
         base = nn.Sequential(nn.Linear(3, 0), nn.Linear(0, 2))
