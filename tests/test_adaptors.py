@@ -182,6 +182,11 @@ def test_the_table_has_every_layer_of_the_registry() -> None:
     assert {type(case.build()) for case in TABLE.values()} == set(KINDS)
 
 
+def test_every_parameter_of_the_table_is_adapted(case: Case) -> None:
+    layer = case.build()
+    assert plan(layer, Options(rank=2, **case.options)).keys() == dict(layer.named_parameters()).keys()
+
+
 @pytest.mark.parametrize("init", INITS)
 def test_nothing_is_added_at_the_start(case: Case, init: Initialisation) -> None:
     layer, inputs = case.layer(), case.inputs()
