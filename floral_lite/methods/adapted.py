@@ -81,7 +81,7 @@ class Adapted(Method):
             """The client's parameter, or where it is frozen the model's own."""
             if name in client.shared:
                 return client.shared[name]
-            own = self.model.get_parameter(name).detach()
+            own = self.model.get_parameter(name)
             return own.expand(*mixture.shape[:-1], *own.shape)
 
         mixtures: dict[str, Part] = {
