@@ -475,6 +475,22 @@ def test_memory_that_is_never_enough_is_told_in_a_sentence_and_what_was_done_is_
         assert all(torch.equal(tensor, whole[name]) for name, tensor in role.items())
 
 
+def test_a_test_keeps_to_the_memory_that_is_allowed_largest_clients_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stacks: list[list[int]] = []
+    original = evaluation.score_together
+
+    def score(members: Any, jobs: Any, *others: Any) -> Any:
+        stacks.append([job.num_samples for job in jobs])
+        return original(members, jobs, *others)
+
+    monkeypatch.setattr(evaluation, "score_together", score)
+    task = mlp_task(rounds=1)
+    train(task, methods.FedAvg(task.model), max_memory=1)
+    assert stacks == [[4], [3], [2], [2], [1]]
+
+
 def test_where_memory_is_not_enough_for_a_test_it_is_made_in_smaller_stacks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -15,7 +15,6 @@ from torch.nn import functional
 from floral_lite import Federation, InputError, Settings, Shard, Task, methods, train
 from floral_lite.federation import Engine
 from floral_lite.methods import METHODS, Method
-from floral_lite.methods.partly_private import PartlyPrivate
 from floral_lite.seeds import stream
 
 from .federations import agree, identical, make_task, normal, standing
@@ -76,19 +75,6 @@ def test_a_client_uses_its_own_parameters_and_no_others() -> None:
     personal = method.personalise(state.of_client(2))
     assert torch.equal(personal["3.weight"], state.private["3.weight"][2])
     assert torch.equal(personal["0.weight"], state.shared["0.weight"])
-
-
-class Chosen(PartlyPrivate):
-    name = "chosen"
-
-
-def test_a_private_part_of_ones_own_is_of_parameters_that_are_trained() -> None:
-    model = network()
-    assert list(Chosen(model, "3.bias").initialise(torch.zeros(2), 0).private) == ["3.bias"]
-    model.get_submodule("0").requires_grad_(False)
-    for name in ("3.bais", "0.bias"):
-        with pytest.raises(InputError, match=f"no parameter to train is called '{name}'"):
-            Chosen(model, ["3.bias", name])
 
 
 class Product(nn.Module):

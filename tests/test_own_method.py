@@ -578,6 +578,9 @@ def test_private_parameters_are_named_as_the_model_names_them(task: Task) -> Non
         InputError, match=r"no parameter to train is called '2\.bais'; did you mean '2\.bias'"
     ):
         InTurns(task.model, ["2.bais"])
+    task.model.get_parameter("0.bias").requires_grad_(False)
+    with pytest.raises(InputError, match=r"no parameter to train is called '0\.bias'"):
+        InTurns(task.model, ["0.bias", "2.bias"])
 
 
 class ForOne(VectorAdaptor):

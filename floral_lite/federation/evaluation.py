@@ -89,7 +89,7 @@ def adapt_together(
     members[0].task.model.eval()
     places = {job: place for place, job in enumerate(done)}
     everyone = stacks[0].map(lambda *tensors: torch.cat(tensors), *stacks[1:])
-    return everyone.at([places[job] for job in jobs]).map(torch.detach)
+    return everyone.at([places[job] for job in jobs])
 
 
 def score_together(
