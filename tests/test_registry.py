@@ -259,7 +259,7 @@ def test_a_shared_parameter_is_refused_only_where_it_would_be_adapted() -> None:
 def test_a_layer_may_share_a_parameter_with_itself() -> None:
     layer = nn.LayerNorm(3)
     layer.bias = layer.weight
-    with pytest.raises(InputError, match="^weight and bias are one parameter"):
+    with pytest.raises(InputError, match=r"^weight and bias are one parameter"):
         plan(layer, Options(rank=1))
 
 
