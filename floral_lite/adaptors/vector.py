@@ -49,6 +49,8 @@ def mixed(mixture: Tensor, tensors: Tensor) -> Tensor:
     Example:
         >>> mixed(torch.tensor([0.25, 0.75]), torch.tensor([[4.0, 0.0], [0.0, 4.0]]))
         tensor([1., 3.])
+        >>> mixed(torch.tensor([0.25, 0.75]), torch.tensor([4.0, 8.0]))  # of numbers, which have no axis
+        tensor(7.)
     """
     # S as one axis, since it may have none
     rows = tensors.reshape(*mixture.shape, -1)
