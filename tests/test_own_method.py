@@ -122,7 +122,7 @@ class NoEnd(Shared):
 
 class NoBegin(Shared):
     def begin(self, client: Roles, losses: Tensor | None) -> Any:
-        return client.private
+        return client.shared["0.bias"]
 
 
 class Early(Shared):
@@ -187,8 +187,8 @@ class OneStatistic(Shared):
         (OneMore, r"OneMore\.parts gives more, which is no parameter"),
         (Transposed, r"2\.weight the shape \(5, 3\) for one client; the model's has \(3, 5\)"),
         (OneLoss, r"OneLoss\.losses returns the shape \(\) for 3 samples; .* \(3,\), .* \(1,\)"),
-        (NoEnd, r"NoEnd\.finish returns None; it must return Roles"),
-        (NoBegin, r"NoBegin\.begin returns \{\}; it must return Roles"),
+        (NoEnd, r"NoEnd\.finish returns a NoneType; it must return Roles"),
+        (NoBegin, r"NoBegin\.begin returns a Tensor; it must return Roles"),
         (Early, r"Early\.begin changes what is shared or clustered.* write the others in finish"),
         (NoGradients, r"NoGradients\.precondition returns other names"),
         (

@@ -73,10 +73,11 @@ def check_own(method: Method, state: Roles, task: Task, engine: str) -> None:
     asked = partial(verbs, method, two, tested_outputs(task, 1, "train").shape[-1])
     for verb in ("begin", "precondition", "finish"):
         after = asked(0)[verb]()
+        found = "other names than it was given" if isinstance(after, Roles) else f"a {type(after).__name__}"
         require(
             isinstance(after, Roles) and [role.keys() for role in after] == [role.keys() for role in two],
-            f"{kind}.{verb} returns {'other names than it was given' if after else after}; it must return "
-            "Roles with the same names, such as client._replace(private={**client.private, ...})",
+            f"{kind}.{verb} returns {found}; it must return Roles with the same names, such as "
+            "client._replace(private={**client.private, ...})",
         )
         if verb == "begin":
             sent = (roles._replace(private={}).tensors() for roles in (after, two.at(0)))
