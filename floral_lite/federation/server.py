@@ -40,42 +40,37 @@ def server_step(
 
     Source: the server optimizers of Reddi et al., 2021, with the formulas of torch.optim.
     """
-    if settings.averages_plainly:
+    averaged = before._replace(private={})
+    if settings.averages_plainly or not averaged.tensors():
         return average, moments
-    state = Roles({}, {}, average.private)
-    after: Moments = {name: Roles({}, {}, {}) for name in moments}
-    for role in ("shared", "clustered"):
-        for name, old in getattr(before, role).items():
-            new = getattr(average, role)[name]
-            kept = {key: getattr(moment, role)[name] for key, moment in moments.items()}
-            update = old - new
-            step, kept = _step(update, kept, settings, number)
-            if is_statistic(name):
-                step = update
-            elif role == "clustered":
-                # a cluster in which nobody had weight stands still
-                same = (update == 0).reshape(len(old), -1).all(dim=1)
-                step = step.masked_fill(along_first(same, old), 0)
-            getattr(state, role)[name] = old - step
-            for key, moment in kept.items():
-                getattr(after[key], role)[name] = moment
-    return state, after
+    # the averaged update, old minus new, is the optimizer's gradient
+    update = averaged.map(torch.sub, average._replace(private={}))
+    steps, moments = _steps(update, moments, settings, number)
+    for step, own in zip(steps, update, strict=True):
+        step.update({name: tensor for name, tensor in own.items() if is_statistic(name)})
+    for name, tensor in update.clustered.items():
+        # a cluster in which nobody had weight stands still
+        same = (tensor == 0).reshape(len(tensor), -1).all(dim=1)
+        steps.clustered[name] = steps.clustered[name].masked_fill(along_first(same, tensor), 0)
+    return averaged.map(torch.sub, steps)._replace(private=average.private), moments
 
 
-def _step(
-    gradient: Tensor, moments: dict[str, Tensor], settings: Settings, number: int
-) -> tuple[Tensor, dict[str, Tensor]]:
-    """One tensor's step, to be subtracted: the averaged update, old minus new, is its gradient."""
+def _steps(gradient: Roles, moments: Moments, settings: Settings, number: int) -> tuple[Roles, Moments]:
+    """What is to be subtracted from the state, and the next moments."""
     rate = settings.server_learning_rate
     if settings.server_optimizer == "adam":
         # m <- b_1 m + (1 - b_1) g, v <- b_2 v + (1 - b_2) g^2
-        mean = BETA_1 * moments["mean"] + (1 - BETA_1) * gradient
-        square = BETA_2 * moments["square"] + (1 - BETA_2) * gradient**2
-        # eta m / (1 - b_1^t) / (sqrt(v / (1 - b_2^t)) + eps)
-        root = (square / (1 - BETA_2**number)).sqrt() + EPSILON
-        return rate / (1 - BETA_1**number) * mean / root, {"mean": mean, "square": square}
+        mean = gradient.map(lambda g, m: BETA_1 * m + (1 - BETA_1) * g, moments["mean"])
+        square = gradient.map(lambda g, v: BETA_2 * v + (1 - BETA_2) * g**2, moments["square"])
+
+        def step(m: Tensor, v: Tensor) -> Tensor:
+            # eta m / (1 - b_1^t) / (sqrt(v / (1 - b_2^t)) + eps)
+            root = (v / (1 - BETA_2**number)).sqrt() + EPSILON
+            return rate / (1 - BETA_1**number) * m / root
+
+        return mean.map(step, square), {"mean": mean, "square": square}
     if moments:
         # v <- mu v + g
-        gradient = settings.server_momentum * moments["velocity"] + gradient
+        gradient = gradient.map(lambda g, v: settings.server_momentum * v + g, moments["velocity"])
         moments = {"velocity": gradient}
-    return rate * gradient, moments
+    return gradient.map(lambda g: rate * g), moments
