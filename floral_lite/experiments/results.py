@@ -199,16 +199,14 @@ def load_results(folder: Path | str) -> pd.DataFrame:
 
     folder = Path(folder)
     require(folder.is_dir(), f"there is no folder {folder}: name one that `floral-lite table` filled")
-    first = ["task", "row", "seed", "status", "device"]
-    frames = []
+    lines = []
     for path in sorted(folder.glob("*/*/seed-*.json")):
         result = read(path)
         config = result.configuration
-        keys = [config["task"], config["row"], result.seed, result.status, result.made["device"]]
-        rounds = pd.DataFrame(result.rounds, dtype=float).astype({"round": int})
-        if len(rounds):  # a frame without rows would make objects of the others' numbers
-            frames.append(pd.concat([pd.DataFrame([keys] * len(rounds), columns=first), rounds], axis=1))
-    if not frames:
-        frames.append(pd.DataFrame(columns=[*first, *OF_A_ROUND]))
-    frame: pd.DataFrame = pd.concat(frames, ignore_index=True)
+        run = (config["task"], config["row"], result.seed, result.status, result.made["device"])
+        rounds = zip(*(result.rounds[name] for name in OF_A_ROUND), strict=True)
+        lines += [(*run, *numbers) for numbers in rounds]
+    columns = ["task", "row", "seed", "status", "device", *OF_A_ROUND]
+    kinds = {**dict.fromkeys(OF_A_ROUND, float), "seed": int, "round": int}
+    frame: pd.DataFrame = pd.DataFrame(lines, columns=columns).astype(kinds)
     return frame
