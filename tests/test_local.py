@@ -13,7 +13,7 @@ from torch.nn import functional
 from floral_lite import Settings, Shard, Task
 from floral_lite.federation import evaluate, local_training
 from floral_lite.federation.draws import Draws, batches, draw
-from floral_lite.federation.local import candidate_losses, clip, descend, gradient_step
+from floral_lite.federation.local import candidate_losses, clip, gradient_step, local_step
 from floral_lite.methods import IFCA, ROUTER, FedAvg, FLoRAL, Method
 from floral_lite.roles import Roles
 from floral_lite.router import Router
@@ -99,7 +99,9 @@ def test_gradients_are_clipped_before_they_are_preconditioned_and_decay_is_added
         clustered={"weight.U": torch.tensor([[[3.0]]]), "weight.V": torch.tensor([[[4.0]]])},
     )
     settings = Settings(learning_rate=0.1, clip_norm=1.0, weight_decay=0.5)
-    after, _ = descend(method, client, gradients, client.map(torch.zeros_like), settings)
+    told = torch.tensor(0.0), Roles({}, {}, {})  # the loss, and no statistics
+    velocity = client.map(torch.zeros_like)
+    after, *_ = local_step(method, settings, client, velocity, lambda _: (gradients, told))
     # 3, 4 have the norm 5: 0.6 / (V^2 + 1e-5) and 0.8 / (U^2 + 1e-5), and half of the parameter
     steps = (0.6 / 0.25001 + 0.5 * 2, 0.8 / 4.00001 + 0.5 * 0.5)
     assert [float(tensor) for tensor in after.clustered.values()] == pytest.approx(

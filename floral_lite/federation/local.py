@@ -82,7 +82,10 @@ def local_step(
     if method.inner_learning_rate:
         # g(w - alpha g(w))
         gradients, (loss, statistics) = take(ahead(method, client, gradients))
-    client, velocity = descend(method, client, gradients, velocity, settings)
+    with torch.no_grad():
+        if settings.clip_norm is not None:
+            gradients = clip(gradients, settings.clip_norm)
+        client, velocity = gradient_step(client, method.precondition(client, gradients), velocity, settings)
     # the running statistics that its batch norms have moved
     client = Roles(*(role | own for role, own in zip(client, statistics, strict=True)))
     return client, velocity, loss
@@ -139,16 +142,6 @@ def candidate_losses(task: Task, method: Method, client: Roles, shard: Shard) ->
     task.model.eval()
     outputs, _ = run(task.model, method, client, candidates, shard.inputs)
     return torch.stack([task.loss(output, shard.targets) for output in outputs])
-
-
-@torch.no_grad()
-def descend(
-    method: Method, client: Roles, gradients: Roles, velocity: Roles, settings: Settings
-) -> tuple[Roles, Roles]:
-    """What a client does with the gradients of its loss: clip, precondition, and take a step of SGD."""
-    if settings.clip_norm is not None:
-        gradients = clip(gradients, settings.clip_norm)
-    return gradient_step(client, method.precondition(client, gradients), velocity, settings)
 
 
 def clip(gradients: Roles, clip_norm: float) -> Roles:
