@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from floral_lite import Federation, Settings, Shard, Task
 from floral_lite.federation import engine
 from floral_lite.federation.batch import Batch
-from floral_lite.federation.plan import Job
+from floral_lite.federation.plan import Job, Member
 from floral_lite.federation.recording import Recorded, Step
 from floral_lite.federation.runs import Run, initial_state
 from floral_lite.federation.shards import Augment
@@ -103,6 +103,12 @@ def stack(clients: Sequence[Roles]) -> Roles:
 def first_state(task: Task, method: Method, seed: int = 0) -> Roles:
     """The federation before its first round."""
     return initial_state(Run(task, method, seed), task.settings, torch.device("cpu"))
+
+
+def member_of(task: Task, method: Method, seed: int = 0) -> Member:
+    """A run before its first round, as a stack has it."""
+    state = first_state(task, method, seed)
+    return Member(task, method, state, state, seed)
 
 
 def numbers(federation: Federation, without: Collection[str] = ()) -> dict[str, list[float]]:

@@ -4,7 +4,6 @@ import gc
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +28,10 @@ from floral_lite.federation.memory import (
     client_bytes,
     samples_meet,
 )
-from floral_lite.federation.plan import STEPS_FETCHED, Job, Member
+from floral_lite.federation.plan import STEPS_FETCHED, Job
 from floral_lite.federation.recording import Steps
-from floral_lite.methods import Method
 
-from .federations import first_state, make_task, normal
+from .federations import make_task, member_of, normal
 
 CPU = torch.device("cpu")
 DOUBLE = 8  # bytes
@@ -49,7 +47,7 @@ def test_what_a_backward_pass_needs_of_an_mlp(batch_size: int) -> None:
     task = mlp_task()
     method = methods.FedAvg(task.model)
     inputs = torch.zeros(batch_size, 4, dtype=torch.float64)
-    counted = activation_bytes(task, method, first_state(task, method), inputs)
+    counted = activation_bytes(member_of(task, method), inputs)
     assert counted == batch_size * (4 + 6) * DOUBLE
 
 
@@ -58,7 +56,7 @@ def test_what_a_backward_pass_needs_of_several_networks() -> None:
     task = mlp_task()
     method = methods.MFL(task.model, num_clusters=40)
     inputs = torch.zeros(500, 4, dtype=torch.float64)
-    counted = activation_bytes(task, method, first_state(task, method), inputs)
+    counted = activation_bytes(member_of(task, method), inputs)
     assert counted == 500 * (4 + 40 * 6) * DOUBLE
 
 
@@ -71,7 +69,7 @@ def test_what_a_backward_pass_needs_of_adaptors() -> None:
         ("mixed", methods.FLoRAL(task.model, 5, rank=2)),
     ):
         inputs = torch.zeros(7, 4, dtype=torch.float64)
-        counted[name] = activation_bytes(task, method, first_state(task, method), inputs)
+        counted[name] = activation_bytes(member_of(task, method), inputs)
     assert counted["plain"] == 7 * 4 * DOUBLE
     # at least the mixture; at most the 3 x 4 weight, and a few tensors like the 5 adaptors
     own = 5 * ((3 + 4) * 2 + 3) * DOUBLE
@@ -81,17 +79,17 @@ def test_what_a_backward_pass_needs_of_adaptors() -> None:
 def test_counting_leaves_nothing_behind() -> None:
     task = make_task(lambda: nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3)), normal(4))
     method = methods.FLoRAL(task.model, num_clusters=2, rank=1)
-    state, inputs = first_state(task, method), torch.randn(2, 4).double()
+    member, inputs = member_of(task, method), torch.randn(2, 4).double()
 
     def alive() -> int:
         gc.collect()
         return sum(type(thing) is Tensor for thing in gc.get_objects())
 
-    counted = activation_bytes(task, method, state, inputs)
+    counted = activation_bytes(member, inputs)
     before = alive()
     for mode in (True, False):
         task.model.train(mode)
-        assert activation_bytes(task, method, state, inputs) == counted
+        assert activation_bytes(member, inputs) == counted
         assert task.model.training == mode
     assert alive() == before
 
@@ -100,14 +98,14 @@ def test_a_client_works_with_everything_but_the_others_own() -> None:
     task = mlp_task()
     shared = 4 * 6 + 6 + 6 * 3 + 3
     fedavg = methods.FedAvg(task.model)
-    assert client_bytes(fedavg, first_state(task, fedavg)) == shared * DOUBLE
+    assert client_bytes(member_of(task, fedavg)) == shared * DOUBLE
     # two adaptors of rank 1 of each weight and of each bias, and a router
     clustered = 2 * ((4 + 6) + 6 + (6 + 3) + 3)
     floral = methods.FLoRAL(task.model, 2, rank=1)
-    assert client_bytes(floral, first_state(task, floral)) == (shared + clustered + 2) * DOUBLE
+    assert client_bytes(member_of(task, floral)) == (shared + clustered + 2) * DOUBLE
     # of the optimal one only an adaptor of its own
     optimal = methods.FLoRAL(task.model, 2, rank=1, routing="optimal")
-    assert client_bytes(optimal, first_state(task, optimal)) == (shared + clustered // 2 + 1) * DOUBLE
+    assert client_bytes(member_of(task, optimal)) == (shared + clustered // 2 + 1) * DOUBLE
 
 
 @given(
@@ -123,10 +121,10 @@ def test_a_stack_takes_as_much_as_is_allowed_and_no_more(
     name, more = method_and_copies
     task = mlp_task(batch_size=batch_size, momentum=momentum)
     method = methods.make(name, task.model)
-    memory, state = Memory(max_memory, CPU), first_state(task, method)
+    memory, member = Memory(max_memory, CPU), member_of(task, method)
     # whatever another round's batches were
-    memory.clients_at_once(task, method, state, task.settings.with_changes(batch_size=batch_size + 1))
-    num_clients = memory.clients_at_once(task, method, state, task.settings)
+    memory.clients_at_once(member, task.settings.with_changes(batch_size=batch_size + 1))
+    num_clients = memory.clients_at_once(member, task.settings)
     parameters = (4 * 6 + 6 + 6 * 3 + 3) * ((4 if momentum else 3) + more)
     fetched = 2 * STEPS_FETCHED * batch_size * 4
     kept = 2 * batch_size * (4 + 6)
@@ -143,7 +141,7 @@ def test_a_test_takes_parameters_inputs_and_what_is_made_on_the_way(rows: int) -
     of_a_client = (4 * 6 + 6 + 6 * 3 + 3 + 2 * rows * 4 + rows * (4 + 6)) * DOUBLE
     for max_memory, num_clients in ((3 * of_a_client, 3), (3 * of_a_client - 1, 2)):
         memory = Memory(max_memory, CPU)
-        assert memory.clients_tested(task, method, first_state(task, method), rows) == num_clients
+        assert memory.clients_tested(member_of(task, method), rows) == num_clients
 
 
 def test_a_device_has_its_own_limit_and_nothing_is_none() -> None:
@@ -164,16 +162,15 @@ def test_a_cpu_takes_clients_with_much_to_convolve_one_by_one_and_others_togethe
         lambda: nn.Sequential(convolution(1, 2, 1), nn.ReLU(), nn.Flatten(), nn.Linear(2 * 256, 3)),
         normal(1, *shape),
     )
-    method = methods.FedAvg(task.model)
-    state = first_state(task, method)
+    member = member_of(task, methods.FedAvg(task.model))
     most = ALONE_BYTES // ((1 + 2) * 256 * DOUBLE)
 
     def tested(rows: int, device: torch.device) -> int:
-        return Memory(10**9, device).clients_tested(task, method, state, rows)
+        return Memory(10**9, device).clients_tested(member, rows)
 
     def trained(rows: int, device: torch.device) -> int:
         settings = task.settings.with_changes(batch_size=rows)
-        return Memory(10**9, device).clients_at_once(task, method, state, settings)
+        return Memory(10**9, device).clients_at_once(member, settings)
 
     for taken in (tested, trained):
         assert taken(most, CPU) > 1
@@ -258,28 +255,27 @@ def test_whether_samples_meet_is_tried_out_in_training_and_in_evaluation(name: s
     task = make_task(build, normal(5, 4))
     method = methods.FLoRAL(task.model, 2, rank=1)
     generator = torch.get_rng_state()
-    memory, state = Memory(None, CPU), first_state(task, method)
+    memory, member = Memory(None, CPU), member_of(task, method)
     for mode, meet in zip((True, False), expected, strict=True):
-        in_mode = replace(task, model=task.model.train(mode))
-        assert samples_meet(in_mode, method, state) == meet
-        assert memory.fillable(in_mode, method, state) == (not meet)
+        task.model.train(mode)
+        assert samples_meet(member) == meet
+        assert memory.fillable(member) == (not meet)
     assert torch.equal(torch.get_rng_state(), generator)
 
 
 def test_running_variances_stay_above_zero_while_it_is_tried_out() -> None:
     task = make_task(lambda: between(nn.BatchNorm1d(6)), normal(5, 4))
-    method = methods.FedAvg(task.model)
-    state = first_state(task, method)
-    small = {name: 1e-3 * tensor for name, tensor in state.private.items()}
+    member = member_of(task, methods.FedAvg(task.model))
+    small = {name: 1e-3 * tensor for name, tensor in member.state.private.items()}
     task.model.eval()
-    assert not samples_meet(task, method, state._replace(private=small))
+    assert not samples_meet(member._replace(state=member.state._replace(private=small)))
 
 
 def test_only_known_means_are_filled_up() -> None:
     for loss, expected in ((nn.functional.cross_entropy, True), (nn.CrossEntropyLoss(), False)):
         task = mlp_task(loss=loss)
-        method = methods.FedAvg(task.model)
-        assert Memory(None, CPU).fillable(task, method, first_state(task, method)) == expected
+        member = member_of(task, methods.FedAvg(task.model))
+        assert Memory(None, CPU).fillable(member) == expected
 
 
 class Alive(TorchDispatchMode):
@@ -333,13 +329,11 @@ def test_a_stack_takes_about_what_was_counted(network: str, make: str, momentum:
         NETWORKS[network], inputs, sizes=sizes, test_sizes=sizes, clusters=[0] * 30,
         batch_size=16, momentum=momentum,
     )  # fmt: skip
-    method: Method = MAKE[make](task.model)
-    state = first_state(task, method)
-    member = Member(task, method, state, state, seed=0)
+    member = member_of(task, MAKE[make](task.model))
     plenty = 10**12
     memory = Memory(plenty, torch.device("meta"))  # any but a CPU, where convolutions may go one by one
-    trained = plenty // memory.clients_at_once(task, method, state, task.settings)
-    tested = plenty // memory.clients_tested(task, method, state, rows=64)
+    trained = plenty // memory.clients_at_once(member, task.settings)
+    tested = plenty // memory.clients_tested(member, rows=64)
     with Alive() as alive:
         jobs = [Job(0, client, 64) for client in range(30)]
         train_together([member], jobs, task.settings, 1, Steps(None), memory)

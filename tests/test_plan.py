@@ -19,7 +19,7 @@ from floral_lite.federation.vmapped import vmapped_step
 from floral_lite.methods import Method
 from floral_lite.roles import Roles
 
-from .federations import agree, first_state, identical, make_task, normal
+from .federations import agree, first_state, identical, make_task, member_of, normal
 
 NUMBER = 4  # of the round
 
@@ -51,8 +51,7 @@ def members_of(sizes: list[list[int]], settings: Settings, augment: Marks | None
     for index, of_run in enumerate(sizes):
         task = marked(of_run, 100 * index, settings, augment)
         method = methods.FLoRAL(task.model, 2, rank=1, router={"noise": 1.0})
-        state = first_state(task, method, seed=index)
-        members.append(Member(task, method, state, state, seed=index))
+        members.append(member_of(task, method, seed=index))
     return members
 
 
@@ -188,8 +187,7 @@ def test_rows_that_only_fill_up_do_not_count_whatever_is_in_them(which: str, cha
         sizes=(8, 7, 6, 3, 1), batch_size=8, **changes,
     )  # fmt: skip
     method = methods.FLoRAL(task.model, 2, rank=1)
-    state = first_state(task, method)
-    member = Member(task, method, state, state, seed=0)
+    member = member_of(task, method)
     (batch,) = Plan([member], all_jobs([member]), task.settings, NUMBER).batches()
     assert batch.weights is not None
     filling = batch.weights == 0

@@ -25,7 +25,7 @@ from floral_lite.models import seeded
 from floral_lite.roles import Roles
 from floral_lite.router import Router
 
-from .federations import agree, first_state, identical, make_task, normal, replayed, watch_stacks, words
+from .federations import agree, identical, make_task, member_of, normal, replayed, watch_stacks, words
 
 SEEDS = (3, 1, 2)
 
@@ -225,9 +225,8 @@ def test_chunks_of_any_size_make_the_same_round(
     """From client by client to all at once."""
     runs = ragged_runs(name, method, participation=1.0, rounds=2)[:2]
     task, settings = runs[0].task, runs[0].task.settings
-    a_client = 10**12 // Memory(10**12, torch.device("cpu")).clients_at_once(
-        task, runs[0].method, first_state(task, runs[0].method), settings
-    )
+    memory, member = Memory(10**12, torch.device("cpu")), member_of(task, runs[0].method)
+    a_client = 10**12 // memory.clients_at_once(member, settings)
     stacks = watch_stacks(monkeypatch, lambda job: job.member)
     whole = train_runs(runs, settings, max_memory=10**9)
     for max_memory, largest in ((1, 1), (int(3.5 * a_client), 3)):

@@ -95,8 +95,8 @@ def chunks(member: Member, jobs: list[Job], settings: Settings, memory: Memory) 
     holds clients of one size only.
     """
     member.task.model.train()
-    fillable = memory.fillable(member.task, member.method, member.state)
-    limit = memory.clients_at_once(member.task, member.method, member.state, settings)
+    fillable = memory.fillable(member)
+    limit = memory.clients_at_once(member, settings)
     # stacks of about the same length
     limit = math.ceil(len(jobs) / math.ceil(len(jobs) / limit) / memory.parts)
     chunk: list[Job] = []
@@ -174,7 +174,7 @@ def begin_together(
     losses: Any = None
     if method.candidates(client):
         task.model.eval()
-        if memory.fillable(task, method, members[0].state):
+        if memory.fillable(members[0]):
             rows = STEPS_FETCHED * settings.batch_size  # as many as are fetched at once for the steps
             seen = outputs_together(members, jobs, "train", layers, client, method.candidates, rows)
             losses = sum(

@@ -38,7 +38,7 @@ def evaluate_clients(
     """
     first = members[0]
     first.task.model.eval()
-    if not memory.fillable(first.task, first.method, first.state):
+    if not memory.fillable(first):
         # a model whose samples meet needs its shard whole: scores of parts do not add up
         return [
             loop.evaluate_clients(**member._asdict(), settings=settings, number=number) for member in members
@@ -51,7 +51,7 @@ def evaluate_clients(
     ]
     ordered = sorted(jobs, key=lambda job: -job.num_samples)
     rows = min(TEST_ROWS, ordered[0].num_samples)
-    limit = min(len(jobs), memory.clients_tested(first.task, first.method, first.state, rows))
+    limit = min(len(jobs), memory.clients_tested(first, rows))
     limit = math.ceil(limit / memory.parts)
     scores: dict[Job, Score] = {}
     for start in range(0, len(ordered), limit):

@@ -65,36 +65,36 @@ class Memory:
         self._trained: dict[int, int] = {}
         self._tested: int | None = None
 
-    def fillable(self, task: Task, method: Method, state: Roles) -> bool:
+    def fillable(self, member: Member) -> bool:
         """Whether a short batch may be filled up with rows that do not count; tried out once in each mode."""
-        mode = task.model.training
-        key = mode, type(method)  # a method may adapt its models by another one
+        # a method may adapt its models by another one
+        key = member.task.model.training, type(member.method)
         if key not in self._fillable:
-            meet = task.loss not in MEANS or samples_meet(task, method, state)
-            self._fillable[key] = not meet and not answers_meet(task, method, state, mode)
+            meet = member.task.loss not in MEANS or samples_meet(member)
+            self._fillable[key] = not meet and not answers_meet(member)
         return self._fillable[key]
 
-    def clients_at_once(self, task: Task, method: Method, state: Roles, settings: Settings) -> int:
+    def clients_at_once(self, member: Member, settings: Settings) -> int:
         """How many clients may be trained side by side, at least 1; counted once for each batch size."""
         if settings.batch_size not in self._trained:
             # the parameters, their gradients, and what is made on the way; a momentum if there is one
             copies = 4 if settings.momentum else 3
             # what the round began with, and the place ahead at which gradients are taken
-            copies += method.remembers_start + bool(method.inner_learning_rate)
-            inputs = repeated(task.train[0].inputs, settings.batch_size)
+            copies += member.method.remembers_start + bool(member.method.inner_learning_rate)
+            inputs = repeated(member.task.train[0].inputs, settings.batch_size)
             fetched = 2 * STEPS_FETCHED * inputs.nbytes
-            kept = activation_bytes(task, method, state, inputs)
-            needed = copies * client_bytes(method, state) + fetched + 2 * kept
-            self._trained[settings.batch_size] = self._fitting(task, kept, needed)
+            kept = activation_bytes(member, inputs)
+            needed = copies * client_bytes(member) + fetched + 2 * kept
+            self._trained[settings.batch_size] = self._fitting(member.task, kept, needed)
         return self._trained[settings.batch_size]
 
-    def clients_tested(self, task: Task, method: Method, state: Roles, rows: int) -> int:
+    def clients_tested(self, member: Member, rows: int) -> int:
         """How many clients may be tested side by side, that many rows at a time, at least 1; counted once."""
         if self._tested is None:
-            inputs = repeated(task.test[0].inputs, rows)
-            kept = activation_bytes(task, method, state, inputs)
-            needed = client_bytes(method, state) + 2 * inputs.nbytes + kept
-            self._tested = self._fitting(task, kept, needed)
+            inputs = repeated(member.task.test[0].inputs, rows)
+            kept = activation_bytes(member, inputs)
+            needed = client_bytes(member) + 2 * inputs.nbytes + kept
+            self._tested = self._fitting(member.task, kept, needed)
         return self._tested
 
     def _fitting(self, task: Task, kept: int, needed: int) -> int:
@@ -141,13 +141,14 @@ def in_halves(work: Work[Result]) -> Work[Result]:
     return tried
 
 
-def samples_meet(task: Task, method: Method, state: Roles) -> bool:
+def samples_meet(member: Member) -> bool:
     """Whether a sample's outputs, or a norm's statistics, depend on the rest of its batch.
 
     They do under a batch norm in training, and may under a user's own layer. It is tried out in the model's
     mode: a few samples alone, and with two more in the batch, at parameters a little away from the state's,
     since a branch that adds nothing at first would hide it.
     """
+    task, method, state, *_ = member
     generator = torch.Generator().manual_seed(0)
 
     def away(name: str, tensor: Tensor) -> Tensor:
@@ -183,8 +184,10 @@ def samples_meet(task: Task, method: Method, state: Roles) -> bool:
     )
 
 
-def answers_meet(task: Task, method: Method, state: Roles, training: bool) -> bool:
+def answers_meet(member: Member) -> bool:
     """Whether a user's own `losses`, or in evaluation `predict`, looks at more than one sample at a time."""
+    task, method, state, *_ = member
+    training = task.model.training
     verb = method.losses if training else method.predict
     if ours(verb):
         return False
@@ -212,14 +215,15 @@ def repeated(inputs: Tensor, batch_size: int) -> Tensor:
     return inputs[torch.arange(batch_size, device=inputs.device) % len(inputs)]
 
 
-def client_bytes(method: Method, state: Roles) -> int:
+def client_bytes(member: Member) -> int:
     """The bytes of what one client works with."""
-    stack_of_one = state.of_client(0).map(lambda tensor: tensor[None])
-    return sum(map(num_bytes, narrow(method, stack_of_one)))
+    stack_of_one = member.state.of_client(0).map(lambda tensor: tensor[None])
+    return sum(map(num_bytes, narrow(member.method, stack_of_one)))
 
 
-def activation_bytes(task: Task, method: Method, state: Roles, inputs: Tensor) -> int:
+def activation_bytes(member: Member, inputs: Tensor) -> int:
     """What autograd keeps of a forward pass, in bytes, each storage counted once, parameters left out."""
+    task, method, state, *_ = member
     client = state.of_client(0).map(lambda tensor: tensor.detach().requires_grad_())
     parameters = {tensor.untyped_storage().data_ptr() for tensor in client.tensors()}
     # the storages, not their bytes: a freed one could give its address to a later one
