@@ -118,7 +118,7 @@ def aggregate(
 
     Source: section 'Algorithm', 'Simple FLoRAL Averaging', the two synchronisation lines.
     """
-    like = next(iter(state.tensors()))
+    like = state.tensors()[0]
     precision = torch.promote_types(like.dtype, torch.float32)
     num_samples, mixture = num_samples.to(like.device, precision), mixture.to(like.device, precision)
 

@@ -63,11 +63,7 @@ def begin(
         firsts[index], losses = ask(run.task, firsts[index], run.seed)
         answers.append(losses.tolist())
     federations = [
-        Federation(
-            new_history(run.task, run.method, first, settings, run.seed, device, engine),
-            first,
-            first_moments(first, settings),
-        )
+        Federation(new_history(run, first, settings, device, engine), first, first_moments(first, settings))
         for run, first in zip(runs, firsts, strict=True)
     ]
     check_one_configuration(runs, federations)

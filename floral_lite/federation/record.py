@@ -180,20 +180,13 @@ def network_of(task: Task) -> str:
     return f"{type(task.model).__name__}-{crc32(printed(task.model).encode()):08x}"
 
 
-def new_history(
-    task: Task,
-    method: Method,
-    first: Roles,
-    settings: Settings,
-    seed: int,
-    device: torch.device,
-    engine: str,
-) -> History:
+def new_history(run: Run, first: Roles, settings: Settings, device: torch.device, engine: str) -> History:
     """The history of a run that has not begun.
 
     Raises:
         InputError: the method's options or the task's details have a name that the configuration has itself.
     """
+    task, method, seed = run
     num_base = sum(parameter.numel() for parameter in task.model.parameters())
     trained = sum(parameter.numel() for parameter in trainable(task.model).values())
     client = first.of_client(0)

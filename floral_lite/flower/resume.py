@@ -40,9 +40,10 @@ def begin(run: Run, folder: Path | str) -> Federation:
             f"'task_{name}', say",
         )
     settings = run.task.settings
-    first = initial_state(run, settings, torch.device("cpu"), slice(1))
+    cpu = torch.device("cpu")
+    first = initial_state(run, settings, cpu, slice(1))
     check_own(run.method, first, run.task, "loop")
-    history = new_history(run.task, run.method, first, settings, run.seed, torch.device("cpu"), "flower")
+    history = new_history(run, first, settings, cpu, "flower")
     averaged = first._replace(private={})
     require(
         bool(averaged.tensors()),
@@ -68,5 +69,5 @@ def begin(run: Run, folder: Path | str) -> Federation:
     history.config |= {
         key: resumed[0].history.config[key] for key in (NAME, TOLD) if key in resumed[0].history.config
     }
-    (federation,) = go_on([new], resumed, settings, torch.device("cpu"))
+    (federation,) = go_on([new], resumed, settings, cpu)
     return federation
