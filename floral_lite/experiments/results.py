@@ -44,9 +44,8 @@ class Result:
         seed: of the task and of the run.
         status: "done", or "diverged" where the loss stopped being a finite number.
         message: why it diverged.
-        made: "command", "device", "versions", "commit"; "seconds" from start to end, though of what was done
-            before an interruption the training only, and "training_seconds", both for one seed; and how many
-            "seeds_together".
+        made: "command", "device", "versions", "commit"; of one seed the "seconds" from start to end (before
+            an interruption of the training only) and the "training_seconds"; and how many "seeds_together".
         clusters: the true cluster of each client, K integers.
         sizes: numbers of "base" and "added" parameters, "bytes_up" and "bytes_down" of a client's round.
         rounds: of the evaluated rounds, a list for each of OF_A_ROUND.

@@ -15,7 +15,7 @@ class Value(NamedTuple):
 
     Attributes:
         mean: accuracy in per cent, or a loss where the task has no labels.
-        sd: its standard deviation over the seeds; None where there is one.
+        sd: its standard deviation over the seeds; None where there is one seed.
     """
 
     mean: float

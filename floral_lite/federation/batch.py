@@ -40,7 +40,7 @@ def sample_losses(loss: Loss, targets: Tensor, outputs: Tensor) -> Tensor:
     """
     if loss not in MEANS:
         with under_vmap(loss):
-            if len(outputs) == 1:  # nothing to do side by side, which not every loss can
+            if len(outputs) == 1:  # without vmap, which cannot follow every loss
                 return loss(outputs[0], targets[0])[None, None]
             losses: Tensor = torch.vmap(loss)(outputs, targets)
         return losses[:, None]

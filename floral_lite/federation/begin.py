@@ -118,8 +118,8 @@ def go_on(
         raise OtherRun(str(error)) from None
 
     def moved(new: Roles, old: Roles) -> Roles:
-        # in the new one's order, which no file keeps: then a clip's norm is the same sum; and copies, since a
-        # file's tensors begin anywhere in memory, and products of such tensors round otherwise
+        # so that sums round as without an interruption: in the new one's order, in which a clip adds up its
+        # norm and which no file keeps; and as copies, since a file's tensors begin anywhere in memory
         return new.map(lambda _, tensor: tensor.to(device).clone(), old)
 
     federations = []

@@ -93,8 +93,8 @@ def check_layers(task: Task) -> None:
             "it is averaged or reset: give it a momentum, such as 0.1",
         )
         if isinstance(module, (nn.Embedding, nn.EmbeddingBag)):
-            # torch would count the words of all clients together, has no sparse gradients of many, and would
-            # rescale in place the weight that others begin from
+            # frequencies would be those of all clients' words, torch.vmap has no sparse gradients, and
+            # max_norm rescales in place the weight from which all clients begin
             for option, without in (("scale_grad_by_freq", False), ("sparse", False), ("max_norm", None)):
                 value = getattr(module, option)
                 require(

@@ -44,9 +44,9 @@ class Fast:
     def __init__(self, runs: Sequence[Run], device: torch.device, max_memory: int | None) -> None:
         """Sort the runs into stacks; each has memory and recorded steps of its own.
 
-        A recorded step holds a model's frozen parameters, and whether samples meet may depend on them: so
-        that only runs of one stack share them. The steps before a test, where a method adapts its models,
-        are others on tensors of the same shapes.
+        They are not shared between stacks, since frozen parameters may differ there: a recorded step holds
+        them, and whether a batch may be filled up depends on them. The local steps before a test, where a
+        method adapts its models, are recorded apart: they are other steps on tensors of the same shapes.
         """
         record = record_on_cuda if device.type == "cuda" else None
         beside: list[Steps] = []

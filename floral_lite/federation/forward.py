@@ -32,7 +32,7 @@ def under_vmap(what: object) -> Iterator[None]:
     """Turn what torch.vmap cannot follow in a model or a loss into an InputError that says what to do."""
     name = getattr(what, "__name__", type(what).__name__)
     shortcuts = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)  # through nested tensors, which torch.vmap does not know
+    torch.backends.mha.set_fastpath_enabled(False)  # it uses nested tensors, which torch.vmap does not know
     try:
         with warnings.catch_warnings():
             # attention on a CPU, which torch then runs client by client: nothing that a user could mend
@@ -97,7 +97,7 @@ def run(
     Returns:
         The outputs of each, and the client's statistics as a training batch moves them.
     """
-    # batch norms write into their statistics, so they get copies; those of other buffers nobody reads
+    # batch norms write into their statistics, so they get copies
     statistics = Roles(
         *({name: own.detach().clone() for name, own in role.items() if is_statistic(name)} for role in client)
     )

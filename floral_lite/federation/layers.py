@@ -79,7 +79,7 @@ class Fused(NamedTuple):
     stepping: set[int]
 
     def descents(self, *weights: Tensor) -> list[Descent]:
-        """How weights take their steps in the backward pass, which they then must; none if one may not."""
+        """How weights step in the backward pass, noted as stepping from now on; empty if one may not."""
         if not all(id(weight) in self.allowed for weight in weights):
             return []
         self.stepping.update(map(id, weights))

@@ -41,7 +41,7 @@ def ours(code: Callable[..., object]) -> bool:
 def check_own(method: Method, state: Roles, task: Task, engine: str) -> None:
     """A user's own method returns what it should, and on the fast engine for a stack of clients too.
 
-    Of the package's own methods only a user's own routers and adaptors are checked.
+    With a method of this package only routers and adaptors of a user's own are checked.
 
     Args:
         method: asked with two clients whose numbers are drawn.

@@ -110,10 +110,10 @@ class Plan:
                 )
 
     def _places(self) -> tuple[Tensor, Tensor]:
-        """Where in a client's draws, epoch after epoch, the samples of its steps are, and which are there.
+        """Which of a client's draws, counted over all epochs, each step uses, and where there is a sample.
 
-        Both (k, steps, B). What only fills up is the first draw: nothing that was not drawn, since an
-        augmentation may divide by it.
+        Both (k, steps, B). What only fills up a batch points at the first draw, not at zeros: an augmentation
+        may divide by what is drawn.
         """
         sizes = torch.tensor([job.num_samples for job in self.jobs])[:, None, None]
         steps = torch.arange(self.num_steps[0])[:, None]
@@ -167,7 +167,7 @@ def narrow(method: Method, client: Roles) -> Roles:
     the softmax of its only logit is 1. Its copies of the others would have weight 0 in every average.
     """
     kind = type(method)
-    # a class of a user's own may give the others weight, whatever it inherits
+    # a user's class may give several clusters weight although it inherits from one that does not
     asked = ours(kind) or "only_cluster" in vars(kind)
     only = method.only_cluster(client.private) if asked else None
     if only is None or len(method.networks(client)) > 1:

@@ -58,7 +58,7 @@ class Product(torch.autograd.Function):
         ctx: Any, inputs: Tensor, weight: Tensor, bias: Tensor | None, descent: Descent | None
     ) -> Tensor:
         """Inputs (k, B, n), weight (k, m, n), bias (k, m)."""
-        # a weight that steps is none of what autograd keeps, which must not change
+        # autograd refuses saved tensors that have changed since, so a weight that steps is not saved
         ctx.save_for_backward(inputs, weight if descent is None else None)
         ctx.descent = descent
         return product(inputs, weight, bias)
@@ -71,7 +71,7 @@ class Product(torch.autograd.Function):
         of_inputs = of_weight = None
         if ctx.needs_input_grad[0]:
             of_inputs = gradient @ (weight if weight.stride(0) else weight[0])
-        # g^T x, with the weight's own layout in memory, which autograd's would not have
+        # g^T x, laid in memory as the weight is, which autograd's own gradient would not be
         if ctx.descent is not None:
             ctx.descent.step(gradient.mT, inputs.to(gradient.dtype))
         elif ctx.needs_input_grad[1]:

@@ -19,7 +19,8 @@ from .batch import Batch
 
 logger = logging.getLogger(__name__)
 
-# Kinds of steps that are recorded, each with memory of its own; ragged clients make many.
+# How many kinds of steps are recorded, at most: each has memory of its own, and clients of many sizes make
+# many kinds.
 MOST = 32
 
 # step(client, velocity, batch, start): a local step in place, which returns the losses
@@ -54,7 +55,7 @@ class Steps:
         self._recorded: dict[tuple[Any, ...], Recorded] = {}
 
     def fixed(self, client: Roles, velocity: Roles, start: Roles) -> tuple[Roles, Roles, Roles]:
-        """The same values where recorded steps find them: a stack takes the first rows of the largest's."""
+        """The same values in the memory that recorded steps read: the first rows of the largest stack's."""
         if self.record is None:
             return client, velocity, start
         given = client, velocity, start.map(torch.clone)
@@ -62,7 +63,7 @@ class Steps:
         num_clients, kind = len(tensors[0]), _shapes([tensor[0] for tensor in tensors])
         if kind not in self._fixed or len(self._fixed[kind][0].tensors()[0]) < num_clients:
             if kind in self._fixed:
-                self._recorded.clear()  # else what was recorded on the smaller one's memory would hold it
+                self._recorded.clear()  # or they would keep the memory of the smaller stack
             self._fixed[kind] = given
         client, velocity, start = (roles.at(slice(num_clients)) for roles in self._fixed[kind])
         for roles, values in zip((client, velocity, start), given, strict=True):

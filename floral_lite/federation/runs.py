@@ -219,7 +219,7 @@ def stacks_of(runs: Sequence[Run]) -> list[slice]:
         frozen = [parameter for parameter in model.parameters() if not parameter.requires_grad]
         buffers = [buffer for name, buffer in model.named_buffers() if name not in statistics]
         own = [{k: v for k, v in vars(layer).items() if is_own(k)} for layer in model.modules()]
-        # of two classes that are called alike, as when a notebook's cell is run again
+        # two classes may have one name, as when a notebook's cell is run again
         code = [getattr(type(layer), "forward", None) for layer in model.modules()]
         data = [(t.shape[1:], t.dtype) for shards in (run.task.train, run.task.test) for t in shards[0]]
         return [frozen, buffers, own, code, data, run.method]

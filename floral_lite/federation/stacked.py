@@ -71,8 +71,8 @@ def _gradients(
     leaves = client.map(lambda tensor: tensor.detach().requires_grad_())
     tensors = leaves.tensors()
     networks = method.networks(leaves, batch.noise)
-    # a weight may step in the backward pass if nobody sees it, or its gradient, a second time; a user's own
-    # verb may
+    # a weight may step in the backward pass if neither its old value nor its gradient is needed afterwards;
+    # a verb of a user's own may need them
     verbs = ("parts", "networks", "losses", "penalty", "precondition")
     once = settings.clip_norm is None and not method.inner_learning_rate
     fuse = once and all(ours(getattr(method, verb)) for verb in verbs)
@@ -112,7 +112,7 @@ def _gradients(
 
 
 def used_once(networks: Sequence[Mapping[str, Part]], leaves: Sequence[Tensor]) -> dict[int, Tensor]:
-    """The leaves, and the slices of them, that networks use once: by identity, and whose they are."""
+    """The leaves that networks use once, whole or as a slice: each by the identity of what is used."""
     used: list[Tensor] = []
     for part in (part for parts in networks for part in parts.values()):
         if isinstance(part, AdaptedParameter):
@@ -138,7 +138,7 @@ def _pull(weight: Tensor, velocity: Tensor | None, gradient: Tensor, rate: float
 
 
 def _descend(method: Method, client: Roles, gradients: Roles, velocity: Roles, settings: Settings) -> None:
-    """SGD in place; where there is no gradient the step was taken in the backward pass, or there is none."""
+    """SGD in place, of what has a gradient: the others have stepped in the backward pass, or stand still."""
     slopes = method.precondition(client, gradients)
     for parameters, of_role, moving in zip(client, slopes, velocity, strict=True):
         for name, gradient in of_role.items():
