@@ -46,24 +46,19 @@ def curves(
     value = find_table(name).curve if value is None else value
     check_names("value", [value], get_args(Curve))
     filled = collect(name, folder, columns, rows, seeds)
-    parts = []
-    for entry in filled.entries.values():
-        keys = {
-            "column": entry.column.name,
-            "row": entry.row.name,
-            "column_label": entry.column.label,
-            "row_label": entry.row.label,
-        }
-        for result in entry.results:
-            numbers = {"round": result.rounds["round"], "value": result.rounds[value]}
-            parts.append(pd.DataFrame(numbers).dropna().assign(**keys))
-    everything = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
+    keys = ["column", "row", "column_label", "row_label", "round"]
+    lines = [
+        (entry.column.name, entry.row.name, entry.column.label, entry.row.label, *numbers)
+        for entry in filled.entries.values()
+        for result in entry.results
+        for numbers in zip(result.rounds["round"], result.rounds[value], strict=True)
+    ]
+    everything = pd.DataFrame(lines, columns=[*keys, "value"]).dropna()
     require(
         len(everything) > 0,
         f"{folder} has no {value} for the figure {name} in the columns {[c.name for c in filled.columns]}; "
         f"fill it with `floral-lite table {name} --out {folder}`, or choose other columns or another value",
     )
-    keys_and_round = ["column", "row", "column_label", "row_label", "round"]
-    grouped = everything.groupby(keys_and_round, sort=False)["value"]
+    grouped = everything.groupby(keys, sort=False)["value"]
     frame: pd.DataFrame = grouped.agg(mean="mean", low="min", high="max", seeds="size").reset_index()
     return frame

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import hypot
+from math import hypot, nan
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING
@@ -156,9 +156,9 @@ def collect(
         InputError: there is no such table, row or column, seeds is out of range, or a file is of another
             configuration.
     """
-    paper = find_table(name)
+    table = find_table(name)
     check_num_seeds(seeds)
-    shown_rows, shown_columns = chosen_rows(paper, rows), chosen_columns(paper, columns)
+    shown_rows, shown_columns = chosen_rows(table, rows), chosen_columns(table, columns)
     entries = {}
     for column in shown_columns:
         found = None
@@ -173,9 +173,9 @@ def collect(
                 if result is not None:
                     results.append(result)
                     found = found if asked else result.configuration["settings"]["rounds"]
-            value = paper.paper.get(row.name, {}).get(column.name)
-            entries[row.name, column.name] = Entry(row, column, results, value)
-    return Filled(paper.title, seeds, shown_rows, shown_columns, entries)
+            paper = table.paper.get(row.name, {}).get(column.name)
+            entries[row.name, column.name] = Entry(row, column, results, paper)
+    return Filled(table.title, seeds, shown_rows, shown_columns, entries)
 
 
 def frame(filled: Filled) -> pd.DataFrame:
@@ -190,20 +190,20 @@ def frame(filled: Filled) -> pd.DataFrame:
 
     lines = []
     for entry in filled.entries.values():
-        ours, theirs = entry.ours, entry.paper
+        ours, theirs = (value or Value(nan) for value in (entry.ours, entry.paper))
         count = len(entry.results)
         status = "missing" if count == 0 else "partial" if count < filled.seeds else "done"
         lines.append(
             {
                 "row": entry.row.name,
                 "column": entry.column.name,
-                "mean": None if ours is None else ours.mean,
-                "sd": None if ours is None else ours.sd,
+                "mean": ours.mean,
+                "sd": ours.sd,
                 "seeds": count,
                 "status": "diverged" if entry.diverged else status,
-                "paper_mean": None if theirs is None else theirs.mean,
-                "paper_sd": None if theirs is None else theirs.sd,
-                "difference": None if ours is None or theirs is None else ours.mean - theirs.mean,
+                "paper_mean": theirs.mean,
+                "paper_sd": theirs.sd,
+                "difference": ours.mean - theirs.mean,
                 "off": entry.off,
             }
         )

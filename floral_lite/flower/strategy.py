@@ -236,8 +236,8 @@ class RolesStrategy(Strategy):
             f"{len(trained)} good replies have come, and min_replies is {self.min_replies}",
         )
         # as in the engines, the optimizer counts the steps that it takes
-        begun = self.history.rounds[self.asking.rounds :]
-        number = 1 + sum(not math.isnan(entry.train_loss) for entry in begun)
+        of_training = self.history.rounds[self.asking.rounds :]
+        number = 1 + sum(not math.isnan(entry.train_loss) for entry in of_training)
         averaged = self.averaging.of(self.state, trained, not self.settings.averages_plainly)
         after = server_step(self.state, averaged, self.moments, self.settings, number)
         tensors = [tensor for roles in (after[0], *after[1].values()) for tensor in roles.tensors()]
