@@ -832,6 +832,10 @@ def test_curves_are_means_and_extremes_over_seeds(tmp_path: Path) -> None:
     fill_with(tmp_path, {"fedavg": [1.0]}, "synthetic-linear")
     with pytest.raises(InputError, match=r"has no test_accuracy.*or another value"):  # a regression
         experiments.curves("methods", tmp_path, ["synthetic-linear"], value="test_accuracy")
+    both = experiments.curves(
+        "methods", tmp_path, ["synthetic-linear", "digits-rotate"], value="test_accuracy"
+    )
+    pd.testing.assert_frame_equal(both.query("row == 'fedavg'"), accuracy)  # floats, as without that
     learned = Cell(ROUTING.row("floral-1-learned"), "digits-rotate", 1)
     result(learned, 50.0).save(tmp_path / learned.path)
     own = experiments.curves("routing", tmp_path, ["digits-rotate"], [learned.row.name])
