@@ -36,7 +36,7 @@ class AdaptedParameter:
         self._merged: Tensor | None = None
 
     def merged(self) -> Tensor:
-        """The sum, in the parameter's shape; computed once, and again if only now gradients are asked for."""
+        """The sum, in the parameter's shape; computed once, and anew if gradients were off then."""
         if self._merged is None or (torch.is_grad_enabled() and not self._merged.requires_grad):
             self._merged = self.base + self.delta()
         return self._merged

@@ -197,7 +197,7 @@ class Sums:
             moved = tensor
             if self.as_updates:
                 before = self.state.clustered[name]
-                # those of a client's only cluster began as its slice
+                # a client's only cluster, (k, 1, ...), began as that slice of the state
                 alone = tensor.shape[1] < len(before)
                 moved = tensor - (before[joint.argmax(dim=1)][:, None] if alone else before)
             every = moved.expand(-1, joint.shape[1], *tensor.shape[2:])  # other clusters have weight 0

@@ -163,7 +163,7 @@ def samples_meet(member: Member) -> bool:
     # else layers that draw by themselves would get other numbers in the round that follows
     own_numbers = torch.random.fork_rng(devices=[inputs.device] if inputs.is_cuda else [])
     with torch.no_grad(), own_numbers, arithmetic("float32"):
-        # either way round, since what is largest in a batch may stand anywhere
+        # in both orders: what a layer takes from its batch, such as the largest number, may come first
         for given in (inputs, inputs.flip(0)):
             fewer, more = given[: max(1, len(given) // 2)], torch.cat([given, given[:1], given[:1]])
             try:

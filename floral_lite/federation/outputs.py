@@ -40,8 +40,7 @@ def outputs_together(
     task, method = members[0].task, members[0].method
     sizes = torch.tensor([job.num_samples for job in jobs])
     described = [] if layers is None else networks(client)
-    for begin in range(0, int(sizes.max()), num_rows):
-        rows = torch.arange(begin, min(begin + num_rows, int(sizes.max())))
+    for rows in torch.split(torch.arange(int(sizes.max())), num_rows):
         there = rows < sizes[:, None]
         inputs, targets = fetch(members, jobs, split, torch.where(there, rows, 0))
         if layers is None:

@@ -131,7 +131,7 @@ def check_batches(task: Task, batch_size: int) -> None:
     Raises:
         InputError: the model's batch norms cannot normalise the last batch of a client.
     """
-    model = copied(task.model).train()  # in which a model may keep its norms in evaluation
+    model = copied(task.model).train()  # a model's own train() may leave its norms in evaluation
     norms = [module for module in model.modules() if isinstance(module, _BatchNorm) and module.training]
     model.eval()
     for norm in norms:

@@ -12,7 +12,7 @@ from ..devices import send
 from ..errors import require, whole_number
 
 # The label of what has none, such as padding: torch's cross-entropy leaves it out, and so does the accuracy.
-# Compared with long(): as a byte -100 is 156.
+# Compare targets.long() with it: in a byte -100 becomes 156.
 NO_LABEL = -100
 
 

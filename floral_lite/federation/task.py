@@ -40,7 +40,7 @@ ELEMENTWISE: tuple[Loss, ...] = (
     functional.binary_cross_entropy_with_logits,
 )
 
-# Of these torch runs the network that they hold, with the parameters that it has itself.
+# These run the network inside with its own parameters, not with those that a client is given.
 WRAPPERS = ("DataParallel", "DistributedDataParallel", "OptimizedModule")
 
 
@@ -156,7 +156,7 @@ class Task:
 
 
 def check_pairs(task: Task) -> None:
-    """Each output is compared with its own target: torch makes all pairs of outputs (N, 1) and targets (N,).
+    """A loss must compare each output with its own target: of (N, 1) and (N,) torch makes all pairs.
 
     Raises:
         InputError: the shapes are those, either way round, and the loss is that of all pairs.

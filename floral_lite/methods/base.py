@@ -242,7 +242,7 @@ class Method(ABC):
 
     def options(self) -> dict[str, object]:
         """The settings of a run's record, which resumed runs must have: its arguments, as attributes."""
-        # a class of a user's own hands some on to the one of this package that it is made from
+        # a user's class may hand arguments on to its parents, up to the first one of this package
         kinds = type(self).__mro__
         first = [kind.__module__.startswith("floral_lite.") for kind in kinds].index(True)
         taken = [name for kind in kinds[: first + 1] for name in signature(kind).parameters]
