@@ -56,7 +56,7 @@ def local_training(
             inputs, targets = (tensor[0] for tensor in gather(task.train, [index], rows[None], changes))
         noise = None if draws.noise is None else draws.noise[step]
         batch = Batch(inputs, targets, None, noise, draws.keys[step])
-        take = partial(gradient, task, method, settings, batch, start)
+        take = partial(gradient, task, method, settings, batch, start, "merged")
         client, velocity, loss = local_step(method, settings, client, velocity, take)
         losses.append(loss)
     return method.finish(client, start), float(torch.stack(losses).mean())
@@ -92,13 +92,7 @@ def local_step(
 
 
 def gradient(
-    task: Task,
-    method: Method,
-    settings: Settings,
-    batch: Batch,
-    start: Roles,
-    client: Roles,
-    route: Route = "merged",
+    task: Task, method: Method, settings: Settings, batch: Batch, start: Roles, route: Route, client: Roles
 ) -> tuple[Roles, tuple[Tensor, Roles]]:
     """The gradients of what a client minimises on a batch; and its loss, and its statistics as they move."""
     client = client.map(lambda tensor: tensor.detach().requires_grad_())

@@ -121,12 +121,12 @@ def used_once(networks: Sequence[Mapping[str, Part]], leaves: Sequence[Tensor]) 
             used.append(part.models if isinstance(part, Blend) else part)
     times = Counter(tensor.data_ptr() for tensor in used)  # two views of a leaf are two tensors
     by_identity = {id(leaf): leaf for leaf in leaves}
-    owners = {
-        id(tensor): by_identity.get(id(tensor if tensor._base is None else tensor._base))
-        for tensor in used
-        if times[tensor.data_ptr()] == 1
-    }
-    return {key: owner for key, owner in owners.items() if owner is not None}
+    owners = {}
+    for tensor in used:
+        leaf = by_identity.get(id(tensor if tensor._base is None else tensor._base))
+        if leaf is not None and times[tensor.data_ptr()] == 1:
+            owners[id(tensor)] = leaf
+    return owners
 
 
 @torch.no_grad()

@@ -33,7 +33,7 @@ def vmapped_step(
         # one client as the loop takes it: under vmap norms and pooling take longer
         own, moving = client.at(0), velocity.at(0)
         alone = Batch._make(None if given is None else given[0] for given in batch)
-        take = partial(gradient, task, method, settings, alone, start.at(0), route="auto")
+        take = partial(gradient, task, method, settings, alone, start.at(0), "auto")
         stepped, moved, loss = local_step(method, settings, own, moving, take)
         own.copy_(stepped)
         moving.copy_(moved)
