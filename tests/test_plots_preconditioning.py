@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 from matplotlib.colors import same_color
 
-from floral_lite.plots import COLOURS, GREY, preconditioning
+from floral_lite.plots import COLOURS, GREY, Picture, preconditioning
+
+from .pictures import assert_readable
 
 PATHS = {"plain": [(2.0, 0.1), (2.5, 0.5), (np.inf, np.nan)], "preconditioned": [(2.0, 0.1), (2.1, 0.2)]}
 
@@ -82,21 +84,12 @@ def test_directions_have_a_dot_for_each_rule_and_singular_value() -> None:
 @pytest.mark.parametrize(
     "made",
     [
-        lambda: preconditioning.valley(PATHS, 0.5, reach=(4, 2), title="s = 4"),
-        lambda: preconditioning.rates([1, 2], {"plain": [1, 2]}),
-        lambda: preconditioning.directions([2, 1], {"plain": [4, 1]}),
+        preconditioning.valley(PATHS, 0.5, reach=(4, 2), title="s = 4"),
+        preconditioning.rates([1, 2], {"plain": [1, 2]}),
+        preconditioning.directions([2, 1], {"plain": [4, 1]}),
     ],
     ids=["valley", "rates", "directions"],
 )
-def test_the_house_style(made) -> None:
-    picture = made()
-    assert picture._repr_png_().startswith(b"\x89PNG")
-    assert picture.get_facecolor()[3] == 0
-    legends = [*picture.legends, *(axis.get_legend() for axis in picture.axes if axis.get_legend())]
-    (legend,) = legends
-    assert all(same_color(text.get_color(), GREY) for text in legend.get_texts())
-    for axis in picture.axes:
-        assert axis.get_xlabel()
-        assert axis.get_ylabel()
-        texts = [axis.title, axis.xaxis.label, axis.yaxis.label, *axis.get_xticklabels(), *axis.texts]
-        assert all(text.get_color() == GREY for text in texts if text.get_text())
+def test_the_house_style(made: Picture) -> None:
+    assert_readable(made)
+    assert all(text.get_color() == GREY for axis in made.axes for text in axis.texts if text.get_text())
