@@ -1,7 +1,8 @@
 """A client that was not there in training: its mixture from a few samples, with labels or without.
 
 The models stay as they are; only the newcomer's C mixture weights are found: by steps on a router, or in
-closed form from a number l_i(c) for each sample and cluster, pi_c prop exp(-sum_i l_i(c)).
+closed form from a number l_i(c) for each sample and cluster, pi_c prop exp(-sum_i l_i(c)). Numbers may be
+tensors, NumPy's arrays, or lists of either, such as `[model(x) for model in models]`.
 """
 
 import math
@@ -11,13 +12,14 @@ import torch
 from torch import Tensor
 
 from .errors import real_number, require, whole_number
+from .given import Numbers, check_labels, precise, tensor_of
 from .objectives import check_mixtures
 from .router import closed_form, entropy
 
 
 @torch.enable_grad()
 def fit_router(
-    loss: Callable[[Tensor], Tensor], logits: Tensor, steps: int = 50, learning_rate: float = 1.0
+    loss: Callable[[Tensor], Tensor], logits: Numbers, steps: int = 50, learning_rate: float = 1.0
 ) -> Tensor:
     """Gradient steps on a router alone: theta <- theta - eta d loss(softmax(theta)) / d theta.
 
@@ -26,7 +28,7 @@ def fit_router(
     Args:
         loss: of a mixture (..., C), a scalar: of labelled samples, or the entropy of predictions. Several
             newcomers at once need the sum of their losses: then no step depends on the other newcomers.
-        logits: theta to start from, such as `uniform_logits(1, C)[0]`, shape (..., C).
+        logits: theta to start from, such as `torch.zeros(C)`, shape (..., C), in the models' precision.
         steps: how many, >= 0.
         learning_rate: eta > 0, finite.
 
@@ -34,7 +36,7 @@ def fit_router(
         The mixtures pi, shape (..., C); the logits that were given stay as they are.
 
     Raises:
-        InputError: steps or learning_rate is out of range, or the loss is no finite scalar.
+        InputError: steps or learning_rate is out of range, or the loss or a mixture is not finite.
 
     Source: section 'Practical Implementation', 'Learning the mixture weights', with all else held still.
 
@@ -49,6 +51,9 @@ def fit_router(
         0 < real_number("learning_rate", learning_rate) < math.inf,
         f"learning_rate is {learning_rate}; it must be positive, and finite: try 1",
     )
+    logits = tensor_of("logits", logits)
+    logits = logits if logits.is_floating_point() else logits.float()
+    require(logits.dim() > 0, "logits is one number; it must be (..., C), such as torch.zeros(C)")
     for _ in range(steps):
         logits = logits.detach().requires_grad_()
         value = loss(torch.softmax(logits, dim=-1))
@@ -59,10 +64,15 @@ def fit_router(
         )
         (gradient,) = torch.autograd.grad(value, logits)
         logits = logits - learning_rate * gradient
-    return torch.softmax(logits.detach(), dim=-1)
+    mixture = torch.softmax(logits.detach(), dim=-1)
+    require(
+        bool(mixture.isfinite().all()),
+        f"learning_rate is {learning_rate}, and a step is not finite: lower it",
+    )
+    return mixture
 
 
-def match_labels(outputs: Tensor, labels: Tensor) -> Tensor:
+def match_labels(outputs: Numbers, labels: Numbers) -> Tensor:
     """Bayes' rule, from a uniform prior over clusters: pi_c prop prod_i p(y_i | x_i, w_c).
 
     It is the closed form of a router that was reset, with the sum of the cross-entropies: eta is N.
@@ -85,13 +95,13 @@ def match_labels(outputs: Tensor, labels: Tensor) -> Tensor:
         >>> match_labels(outputs, torch.tensor([0]))
         tensor([0.7826, 0.2174])
     """
-    outputs = _checked(outputs)
+    outputs, labels = _checked(outputs), tensor_of("labels", labels)
     wanted = (*outputs.shape[:-3], outputs.shape[-2])
     require(
         labels.shape == wanted,
         f"labels has the shape {tuple(labels.shape)}; outputs {tuple(outputs.shape)} need {wanted}",
     )
-    _check_labels(labels, outputs.shape[-1])
+    check_labels(labels, outputs.shape[-1])
     index = labels.long()[..., None, :, None].expand(*outputs.shape[:-1], 1)
     # l_i(c) = -log p(y_i | x_i, w_c)
     losses = -outputs.log_softmax(dim=-1).gather(-1, index).squeeze(-1).sum(dim=-1)
@@ -102,7 +112,7 @@ def match_labels(outputs: Tensor, labels: Tensor) -> Tensor:
     return closed_form(losses, 1.0)
 
 
-def minimise_entropy(outputs: Tensor) -> Tensor:
+def minimise_entropy(outputs: Numbers) -> Tensor:
     """Without labels: pi_c prop exp(-sum_i H_i(c)), H_i(c) being the entropy of what model c predicts.
 
     It bets that the right model is the surest one. Where clusters differ only in the labels that they give to
@@ -129,13 +139,13 @@ def minimise_entropy(outputs: Tensor) -> Tensor:
 
 
 def prototypes(
-    features: Sequence[Tensor], labels: Sequence[Tensor], mixtures: Tensor, num_labels: int
+    features: Sequence[Numbers], labels: Sequence[Numbers], mixtures: Numbers, num_labels: int
 ) -> Tensor:
     """Each cluster's mean features of each label, over the clients of the federation.
 
     Args:
-        features: of each client's samples, K tensors (N^k, d), all of the same network.
-        labels: of the same samples, K tensors (N^k,) of integers in [0, num_labels).
+        features: of each client's samples, K arrays (N^k, d), all of the same network.
+        labels: of the same samples, K arrays (N^k,) of integers in [0, num_labels).
         mixtures: pi^k; client k counts with pi_c^k in cluster c; shape (K, C).
         num_labels: L.
 
@@ -155,26 +165,28 @@ def prototypes(
         tensor([[2., inf],
                 [inf, 7.]])
     """
+    inputs = [tensor_of("features", own) for own in features]
+    targets = [tensor_of("labels", own) for own in labels]
     require(
-        len(features) == len(labels) > 0,
-        f"features are of {len(features)} clients, labels of {len(labels)}; give both of every client",
+        len(inputs) == len(targets) > 0,
+        f"features are of {len(inputs)} clients, labels of {len(targets)}; give both of every client",
     )
-    check_mixtures(mixtures, len(features), mixtures.shape[-1])
+    mixtures = tensor_of("mixtures", mixtures)
+    check_mixtures(mixtures, len(inputs), mixtures.shape[-1])
     require(
         all(
-            own.dim() == 2 and own.shape[1] == features[0].shape[-1] and len(own) == len(of_own) > 0
-            for own, of_own in zip(features, labels, strict=True)
+            own.dim() == 2 and own.shape[1] == inputs[0].shape[-1] and own.shape[:1] == of_own.shape != (0,)
+            for own, of_own in zip(inputs, targets, strict=True)
         ),
         "features of a client must be (N, d), N at least 1 and d that of all others, with a label for each "
         "of the N samples",
     )
-    for of_own in labels:
-        _check_labels(of_own, num_labels)
-    num_clusters, num_features = mixtures.shape[1], features[0].shape[-1]
-    features = [_precise(own) for own in features]
-    sums = features[0].new_zeros(num_clusters, num_labels, num_features)
-    counts = features[0].new_zeros(num_clusters, num_labels)
-    for own, of_own, mixture in zip(features, labels, mixtures, strict=True):
+    for of_own in targets:
+        check_labels(of_own, whole_number("num_labels", num_labels))
+    inputs = [precise(own) for own in inputs]
+    sums = inputs[0].new_zeros(mixtures.shape[1], num_labels, inputs[0].shape[1])
+    counts = inputs[0].new_zeros(mixtures.shape[1], num_labels)
+    for own, of_own, mixture in zip(inputs, targets, mixtures, strict=True):
         here = torch.nn.functional.one_hot(of_own.long(), num_labels).to(own)  # (N^k, L)
         # sum_k pi_c^k sum_{i : y_i = y} h(x_i), and how many that are
         sums += mixture[:, None, None] * (here.T @ own)
@@ -182,7 +194,7 @@ def prototypes(
     return torch.where(counts[..., None] > 0, sums / counts[..., None], torch.inf)
 
 
-def match_prototypes(features: Tensor, prototypes: Tensor) -> Tensor:
+def match_prototypes(features: Numbers, prototypes: Numbers) -> Tensor:
     """Without labels: the cluster whose prototypes are nearest, min_c mean_i min_y ||h(x_i) - p_cy||^2.
 
     Args:
@@ -202,6 +214,7 @@ def match_prototypes(features: Tensor, prototypes: Tensor) -> Tensor:
         >>> match_prototypes(torch.tensor([[4.0], [5.5]]), clusters)
         tensor([0., 1.])
     """
+    features, prototypes = tensor_of("features", features), tensor_of("prototypes", prototypes)
     require(
         prototypes.dim() == 3
         and prototypes.numel() > 0
@@ -211,7 +224,7 @@ def match_prototypes(features: Tensor, prototypes: Tensor) -> Tensor:
         f"features have the shape {tuple(features.shape)} and prototypes {tuple(prototypes.shape)}; "
         "they must be (..., N, d), N at least 1, and (C, L, d), none of them 0",
     )
-    apart = _precise(features)[..., None, :, None, :] - prototypes[:, None]  # (..., C, N, L, d)
+    apart = precise(features)[..., None, :, None, :] - prototypes[:, None]  # (..., C, N, L, d)
     nearest = apart.square().sum(dim=-1).amin(dim=-1).mean(dim=-1)
     require(
         bool(nearest.amin(dim=-1).isfinite().all()),
@@ -220,13 +233,9 @@ def match_prototypes(features: Tensor, prototypes: Tensor) -> Tensor:
     return torch.nn.functional.one_hot(nearest.argmin(dim=-1), len(prototypes)).to(features)
 
 
-def _precise(numbers: Tensor) -> Tensor:
-    """At least in single precision: sums over many samples are lost in half."""
-    return numbers.to(torch.promote_types(numbers.dtype, torch.float32))
-
-
-def _checked(outputs: Tensor) -> Tensor:
+def _checked(given: Numbers) -> Tensor:
     """The outputs, at least in single precision; InputError unless they are of a sample, and finite."""
+    outputs = tensor_of("outputs", given)
     require(
         outputs.dim() >= 3 and outputs.numel() > 0,
         f"outputs has the shape {tuple(outputs.shape)}; it must be (..., C, N, L) with at least one sample",
@@ -236,15 +245,4 @@ def _checked(outputs: Tensor) -> Tensor:
         bool(outputs.amax(dim=-1).isfinite().all()),
         "outputs has NaN or infinite numbers: a model has diverged, or a sample has NaN",
     )
-    return _precise(outputs)
-
-
-def _check_labels(labels: Tensor, num_labels: int) -> None:
-    """Raise InputError unless all are integers in [0, L); of any type, as arrays come with many."""
-    # torch has no minimum of the larger unsigned types
-    numbers = labels if labels.is_floating_point() else labels.long()
-    low, high = numbers.min().item(), numbers.max().item()
-    require(
-        not labels.is_floating_point() and 0 <= low <= high < num_labels,
-        f"labels go from {low} to {high}, of {labels.dtype}; they must be integers in [0, {num_labels})",
-    )
+    return precise(outputs)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 from torch.nn import functional
+from torch.testing import assert_close
 
 from floral_lite import InputError, Shard, Task, methods, tasks, train
 from floral_lite.methods import ROUTER
@@ -313,3 +314,31 @@ def test_labels_may_be_unsigned(dtype: torch.dtype) -> None:
 def test_a_loss_without_a_gradient_is_refused(loss: Callable[[Tensor], Tensor]) -> None:
     with pytest.raises(InputError, match=r"loss gives .*made of the mixture"):
         fit_router(loss, torch.zeros(2))
+
+
+def test_numbers_may_be_of_numpy_or_in_lists() -> None:
+    outputs, features, labels, mixtures = OUTPUTS.float()[0], FEATURES.float(), LABELS, torch.eye(C)[:2]
+    found = prototypes(features, labels, mixtures, L)
+    for given in (Tensor.numpy, Tensor.tolist, list):
+        assert_close(match_labels(given(outputs), given(labels[0])), match_labels(outputs, labels[0]))
+        assert_close(minimise_entropy(given(outputs)), minimise_entropy(outputs))
+        assert_close(prototypes(given(features), given(labels), given(mixtures), L), found)
+        assert_close(match_prototypes(given(features[0]), given(found)), match_prototypes(features[0], found))
+        start = given(torch.zeros(2))
+        assert_close(fit_router(lambda pi: pi[0], start, 1), fit_router(lambda pi: pi[0], torch.zeros(2), 1))
+
+
+@pytest.mark.parametrize(
+    ("ask", "message"),
+    [
+        (lambda: match_labels(OUTPUTS[0], None), r"labels is None .*give a tensor"),  # type: ignore[arg-type]
+        (lambda: minimise_entropy([[[1.0, 2.0]], [[1.0]]]), "outputs is .*all rows of one length"),
+        (lambda: prototypes(FEATURES, LABELS, torch.eye(2), "4"), "num_labels is '4'"),  # type: ignore[arg-type]
+        (lambda: fit_router(lambda pi: pi[0], 2), "logits is one number"),  # type: ignore[arg-type]
+        (lambda: fit_router(lambda pi: 9 * pi[0], torch.zeros(2), 1, 1e39), r"learning_rate is 1e\+39"),
+        (lambda: fit_router(lambda pi: pi[0], torch.tensor([0, torch.nan]), 0), "not finite"),
+    ],
+)
+def test_what_gives_no_mixture_is_told(ask: Callable[[], Tensor], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        ask()
