@@ -529,6 +529,29 @@ def test_a_run_that_is_refused_leaves_no_folder(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize("checkpoints", [True, ["runs/first"]])
+def test_what_is_no_folder_is_told(ragged_task: Task, checkpoints: Any) -> None:
+    with pytest.raises(InputError, match=r"checkpoints is .*; it must be a folder, such as 'runs/first'"):
+        train(ragged_task, make("fedavg", ragged_task), checkpoints=checkpoints)
+
+
+def test_a_second_run_in_the_same_folder_is_refused(ragged_task: Task, tmp_path: Path) -> None:
+    """Each would remove the other's checkpoints."""
+    method = make("fedavg", ragged_task)
+
+    def second(federation: Federation) -> None:
+        with pytest.raises(InputError, match=r"another process is at work in the folder .*name another"):
+            train(ragged_task, method, seed=1, checkpoints=tmp_path)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt) as stopped:
+        train(ragged_task, method, rounds=2, checkpoints=tmp_path, on_round=second)
+    # also as long as a notebook shows where it was stopped, the folder is free again
+    assert stopped.traceback
+    assert len(train(ragged_task, method, rounds=2, checkpoints=tmp_path).history.rounds) == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["round-000002"]
+
+
 def test_a_run_that_is_killed_early_goes_on_from_its_first_round(ragged_task: Task, tmp_path: Path) -> None:
     method = make("fedavg", ragged_task)
     whole = train(ragged_task, method, rounds=3)

@@ -3,6 +3,7 @@
 import os
 import shutil
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import torch
@@ -10,7 +11,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 
 from ..errors import InputError, require, whole_number
-from ..files import write_whole
+from ..files import alone_in, write_whole
 from ..roles import Roles
 from .history import History
 from .rounds import Engine, stacked_rounds
@@ -67,6 +68,32 @@ def checkpointed_rounds(
         yield federations
 
 
+@contextmanager
+def one_run_in(folder: Path | str) -> Iterator[None]:
+    """Keep other runs out of a folder of checkpoints, whose own they would remove.
+
+    Raises:
+        InputError: it is no folder, nothing can be written in it, or another process is at work there.
+    """
+    require(
+        isinstance(folder, Path | str),
+        f"checkpoints is {folder!r}; it must be a folder, such as 'runs/first', or None for no checkpoints",
+    )
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(alone_in(Path(folder)))
+        except OSError as error:
+            raise unwritable(folder, error) from None
+        yield
+
+
+def unwritable(folder: Path | str, error: OSError) -> InputError:
+    """The error for a folder where a checkpoint cannot be made."""
+    return InputError(
+        f"checkpoints is {str(folder)!r}, where nothing can be written ({error.strerror}): name another"
+    )
+
+
 def save_checkpoint(federations: Sequence[Federation], folder: Path | str) -> None:
     """Write the folder round-000050 beside the older one, whole or not at all, then remove the older one.
 
@@ -89,10 +116,7 @@ def save_checkpoint(federations: Sequence[Federation], folder: Path | str) -> No
     try:
         part.mkdir(parents=True)
     except OSError as error:
-        raise InputError(
-            f"checkpoints is {str(folder)!r}, where nothing can be written ({error.strerror}): name another "
-            "folder"
-        ) from None
+        raise unwritable(folder, error) from None
     for index, federation in enumerate(federations):
         tensors = {
             f"{key}/{role}/{name}": tensor.contiguous()

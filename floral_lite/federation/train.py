@@ -1,6 +1,7 @@
 """A federation from its first round to its last, in one call."""
 
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import torch
 
 from ..errors import require
 from ..methods import Method
-from .checkpoint import checkpointed_rounds
+from .checkpoint import checkpointed_rounds, one_run_in
 from .rounds import Engine, stacked_rounds
 from .runs import Federation, Run, check_run
 from .settings import Settings
@@ -49,8 +50,8 @@ def train(
 
     Raises:
         InputError: task or method is something else, another argument or a setting is out of range or
-            unknown, the device is not there, or the checkpoints are of another run, damaged, or cannot be
-            written.
+            unknown, the device is not there, or the checkpoints are of another run, damaged, cannot be
+            written, or in a folder where another process is at work.
         DivergenceError: a client's loss is not a finite number.
         OSError: the disk is full, say; the last checkpoint is still there.
 
@@ -118,19 +119,21 @@ def train_runs(
         >>> [len(federation.history.rounds) for federation in train_runs(runs, settings)]
         [2, 2]
     """
-    if checkpoints is None:
-        rounds = stacked_rounds(runs, settings, device, engine=engine, max_memory=max_memory)
-    else:
-        rounds = checkpointed_rounds(
-            runs,
-            settings,
-            device,
-            checkpoints=checkpoints,
-            checkpoint_every=checkpoint_every,
-            engine=engine,
-            max_memory=max_memory,
-        )
-    for federations in rounds:
-        if on_round is not None:
-            on_round(federations)
+    with ExitStack() as stack:
+        if checkpoints is None:
+            rounds = stacked_rounds(runs, settings, device, engine=engine, max_memory=max_memory)
+        else:
+            stack.enter_context(one_run_in(checkpoints))
+            rounds = checkpointed_rounds(
+                runs,
+                settings,
+                device,
+                checkpoints=checkpoints,
+                checkpoint_every=checkpoint_every,
+                engine=engine,
+                max_memory=max_memory,
+            )
+        for federations in rounds:
+            if on_round is not None:
+                on_round(federations)
     return federations
