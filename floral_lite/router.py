@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from .errors import real_number, require
+from .signatures import check_signatures
 
 
 @dataclass(frozen=True)
@@ -224,10 +225,7 @@ def leaning_logits(clusters: Tensor, num_clusters: int, weight: float) -> Tensor
 
 def check_simplex(name: str, rows: Tensor) -> None:
     """Raise InputError unless each row is of numbers >= 0 that sum to 1, to the rounding of their type."""
-    require(
-        rows.numel() > 0,
-        f"{name} has the shape {tuple(rows.shape)}, which is empty; give at least one number",
-    )
+    require(rows.numel() > 0, f"{name} has the shape {tuple(rows.shape)}, which is empty; give numbers")
     rows = rows.detach() + 0.0  # integers too
     sums = rows.sum(dim=-1)
     rounding = max(1e-5, 2 * torch.finfo(rows.dtype).eps)
@@ -240,6 +238,7 @@ def check_simplex(name: str, rows: Tensor) -> None:
 
 def check_rule(router: Router, num_clusters: int) -> None:
     """Raise InputError unless the router makes C weights of C logits: a floor may leave no choice."""
+    check_signatures(router, Router)
     rule = f"{type(router).__name__}.mixture"
     logits = torch.rand(num_clusters, generator=torch.Generator().manual_seed(0))
     weights = router.mixture(logits)

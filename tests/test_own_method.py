@@ -174,9 +174,27 @@ class OneStatistic(Shared):
         return dict(client.shared)
 
 
+class NoDraws(Shared):
+    def parts(self, client: Roles) -> dict[str, Part]:  # type: ignore[override]
+        return dict(client.shared)
+
+
+class AllDraws(Shared):
+    def parts(self, client: Roles, draws: Tensor | None) -> dict[str, Part]:
+        return dict(client.shared)
+
+
+class NoPenalty(Shared):
+    def penalty(self, client: Roles, start: Roles) -> None:  # type: ignore[override]
+        return None
+
+
 @pytest.mark.parametrize(
     ("kind", "message"),
     [
+        (NoDraws, r"NoDraws\.parts takes \(client.*write it as parts\(self, client, draws=None\)"),
+        (AllDraws, r"AllDraws\.parts takes \(client.*write it as parts\(self, client, draws=None\)"),
+        (NoPenalty, r"NoPenalty\.penalty returns None; return a number"),
         (OneStatistic, r"OneStatistic\.initialise gives local_mean, which is what the statistics"),
         (Nothing, r"Nothing\.initialise returns a dict; it must return Roles"),
         (NoAxis, r"the private age the shape \(3,\); it needs an axis of the 5 clients"),
@@ -205,6 +223,24 @@ class OneStatistic(Shared):
 def test_what_a_method_of_ones_own_does_wrong_is_told(task: Task, kind: type[Method], message: str) -> None:
     with pytest.raises(InputError, match=message):
         train(task, kind(task.model), engine="loop")  # type: ignore[call-arg]
+
+
+def test_a_router_of_ones_own_takes_what_the_package_gives_it(task: Task) -> None:
+    class Sharp(Router):
+        def mixture(self, router_logits: Tensor) -> Tensor:  # type: ignore[override]
+            return (9 * router_logits).softmax(dim=-1)
+
+    with pytest.raises(InputError, match=r"write it as mixture\(self, router_logits, draws=None\)"):
+        methods.FLoRAL(task.model, rank=1, router=Sharp())
+
+
+def test_a_verb_may_be_of_any_kind_and_call_its_arguments_as_it_likes(task: Task) -> None:
+    class Static(Shared):
+        @staticmethod
+        def parts(mine: Roles, *others: Any) -> dict[str, Part]:  # type: ignore[override]
+            return dict(mine.shared)
+
+    assert train(task, Static(task.model), rounds=1).history.rounds
 
 
 def test_a_method_without_a_name_is_told(task: Task) -> None:

@@ -25,10 +25,8 @@ from .layers import chain
 if TYPE_CHECKING:
     from .task import Task
 
-# in the batch with which a method is asked about losses
-SAMPLES = 3
-# a client's own statistics of a norm that Batch-NorA adapts
-OWN = ("local_mean", "local_variance")
+SAMPLES = 3  # in the batch with which a method is asked about losses
+OWN = ("local_mean", "local_variance")  # a client's own statistics of a norm that Batch-NorA adapts
 Numbers = dict[str, Tensor]
 Verbs = dict[str, Callable[[], Any]]
 
@@ -93,7 +91,8 @@ def check_own(method: Method, state: Roles, task: Task, engine: str) -> None:
             f"{kind}.mixture gives other weights than {kind}.router, with which the networks are mixed: "
             "write the rule as mixture(router_logits, draws=None) of a subclass of Router, given as router=",
         )
-    asked(0)["penalty"]()  # which must not look at what is not kept
+    penalty = asked(0)["penalty"]()  # which must not look at what is not kept
+    require(isinstance(penalty, Tensor | float | int), f"{kind}.penalty returns {penalty!r}; return a number")
     shape = tuple(asked(0)["losses"]().shape)
     require(
         shape in ((SAMPLES,), (1,)),

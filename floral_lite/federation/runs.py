@@ -12,6 +12,7 @@ from ..methods import Method
 from ..methods.base import trainable
 from ..roles import Roles
 from ..router import Router
+from ..signatures import check_signatures
 from .clients import known, size
 from .forward import running_statistics
 from .history import History
@@ -69,6 +70,7 @@ def check_run(run: Run) -> None:
         f"the method is {method!r}; it must be one that was made on the task's model, such as "
         "methods.FLoRAL(task.model) or methods.make('floral', task.model)",
     )
+    check_signatures(method, Method)
     require(
         isinstance(getattr(method, "name", None), str),
         f"{type(method).__name__} has no name, by which a history calls it: write name = "
@@ -112,8 +114,7 @@ def initial_state(run: Run, settings: Settings, device: torch.device, clients: s
     if settings.statistics == "averaged":
         state = state._replace(shared=state.shared | statistics)
     else:
-        num_clients = run.task.num_clients
-        own = {name: tensor.expand(num_clients, *tensor.shape) for name, tensor in statistics.items()}
+        own = {name: each.expand(run.task.num_clients, *each.shape) for name, each in statistics.items()}
         state = state._replace(private=state.private | own)
     state = state._replace(private={name: tensor[clients] for name, tensor in state.private.items()})
     # in rows, as a checkpoint keeps them: products of other layouts are rounded otherwise
@@ -224,8 +225,7 @@ def stacks_of(runs: Sequence[Run]) -> list[slice]:
         data = [(t.shape[1:], t.dtype) for shards in (run.task.train, run.task.test) for t in shards[0]]
         return [frozen, buffers, own, code, data, run.method]
 
-    first = fixed(runs[0])
-    alike = all(equal(fixed(run), first) for run in runs[1:])
+    alike = all(equal(fixed(run), fixed(runs[0])) for run in runs[1:])
     return [slice(None)] if alike else [slice(index, index + 1) for index in range(len(runs))]
 
 
