@@ -1,6 +1,7 @@
 """Adaptors by hand: what they add, how they start, and the rank that a matrix can have."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import pytest
 import torch
@@ -159,3 +160,19 @@ def test_a_subclass_that_adds_something_else_is_told() -> None:
         class Scaled(LowRankAdaptor):
             def delta(self, factors: Mapping[str, Tensor], mixture: Tensor) -> Tensor:
                 return 2 * super().delta(factors, mixture)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"rank": None}, "rank is None"),
+        ({"rows": 0}, r"rows is 0; it must be a tuple, such as \(0,\)"),
+        ({"columns": (1,)}, r"rows are \(0,\) and columns \(1,\); each axis of the shape \(4, 3, 2\)"),
+        ({"columns": (0, 1, 2)}, "must be in one of them"),
+        ({"columns": (1, 3)}, "must be in one of them"),
+    ],
+)
+def test_factors_that_do_not_share_the_axes_are_refused(changes: dict[str, Any], message: str) -> None:
+    choices: dict[str, Any] = {"shape": (4, 3, 2), "rows": (0,), "columns": (1, 2), "rank": 1} | changes
+    with pytest.raises(InputError, match=message):
+        LowRankAdaptor("own", **choices)

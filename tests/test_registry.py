@@ -1,20 +1,22 @@
 """The registry: what of a model is adapted, and what is refused."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 
-from floral_lite import Floral, InputError, methods, tasks
+from floral_lite import Floral, InputError, methods, personal_floral, personal_model, tasks, train
 from floral_lite.adaptors import (
+    KINDS,
     Options,
     initialise,
     personalise,
     plan,
 )
+from floral_lite.federation import Engine
 
 # ---------------------------------------------------------------------------------------------
 # The plan: what is adapted.
@@ -269,3 +271,81 @@ def test_an_empty_weight_has_no_adaptor() -> None:
     model = Floral(base, rank=1)
     assert list(model.plan) == ["1.bias"]
     assert torch.equal(model(torch.ones(1, 3)), model.base(torch.ones(1, 3)))
+
+
+# ---------------------------------------------------------------------------------------------
+# Adaptors of a user's own: what they do otherwise than they say is told.
+
+
+class Scaled:
+    """One row for all rows of the weight. It is no dataclass: two of them are not equal."""
+
+    kind = "scaled"
+    num_parameters = 3
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        self.shape = shape
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        return {"s": (), "v": self.shape[1:]}
+
+    def initialise(self, num_clusters: int, generator: torch.Generator) -> dict[str, Tensor]:
+        drawn = torch.randn(num_clusters, *self.shapes["v"], generator=generator)
+        return {"s": torch.zeros(num_clusters), "v": drawn}
+
+    def delta(self, factors: Mapping[str, Tensor], mixture: Tensor) -> Tensor:
+        row = torch.einsum("...c,...c,...ci->...i", mixture, factors["s"], factors["v"])
+        return row[..., None, :].expand(*row.shape[:-1], *self.shape)
+
+
+OTHERWISE: dict[str, tuple[dict[str, Any], str]] = {
+    "arguments": (
+        {"delta": lambda self, factors: 0},
+        r"delta takes \(factors\); write it as delta\(self, fac",
+    ),
+    "no property": ({"shapes": Scaled.shapes.fget}, r"Other\.shapes is <bound .*write @property above it"),
+    "no axis": (
+        {"initialise": lambda self, num_clusters, generator: {"s": torch.zeros(()), "v": torch.zeros(3)}},
+        r"for weight and two clusters, makes {'s': \(\), 'v': \(3,\)}; its shapes ask for {'s': \(2,\)",
+    ),
+    "draws": (
+        {"initialise": lambda self, num_clusters, generator: {"s": torch.zeros(2), "v": torch.randn(2, 3)}},
+        r"draws other numbers each time: take .*generator=generator",
+    ),
+    "nothing": ({"delta": lambda self, factors, mixture: None}, r"gives None; its shape is \(4, 3\)"),
+    "a row": (
+        {"delta": lambda self, factors, mixture: factors["v"][0]},
+        r"gives \(3,\); its shape is \(4, 3\)",
+    ),
+    "a class": (
+        {"shape": None, "__init__": lambda self, shape: None},
+        r"the shape None, and weight has \(4, 3\)",
+    ),
+}
+
+
+@pytest.mark.parametrize(("changes", "message"), OTHERWISE.values(), ids=OTHERWISE)
+def test_an_adaptor_that_does_otherwise_than_it_says_is_told(
+    changes: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other: type[Scaled] = type("Other", (Scaled,), changes)
+    monkeypatch.setitem(KINDS, MyLinear, {"weight": lambda layer, name, options: other((4, 3))})
+    with pytest.raises(InputError, match=message):
+        plan(MyLinear(3, 4), Options(rank=1))
+
+
+def test_an_adaptor_that_is_no_dataclass_is_trained_and_comes_with_a_client(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(
+        KINDS, MyLinear, {"weight": lambda layer, name, options: Scaled(tuple(layer.weight.shape))}
+    )
+    data = {name: (torch.rand(6, 3), torch.arange(6) % 4) for name in "ab"}
+    task = tasks.from_clients(data, model=nn.Sequential(MyLinear(3, 4)))
+    method = methods.FLoRAL(task.model, 2, rank=1)
+    fast, loop = (train(task, method, rounds=2, engine=engine) for engine in get_args(Engine))
+    torch.testing.assert_close(fast.state.clustered, loop.state.clustered, rtol=1e-4, atol=1e-5)
+    assert fast.state.clustered["0.weight.s"].any()
+    apart, whole = (get(task, method, fast, 1) for get in (personal_floral, personal_model))
+    torch.testing.assert_close(apart(data["b"][0]), whole(data["b"][0]))

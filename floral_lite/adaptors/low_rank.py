@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..errors import require
-from .budget import largest_rank
+from .budget import check_rank, largest_rank
 from .options import Initialisation, Options
 
 
@@ -29,8 +29,11 @@ class LowRankAdaptor:
         shape: of the weight.
         rows: the axes of U, the weight's output axis first.
         columns: the axes of V, the weight's input axis first.
-        rank: R >= 1, columns of the two factors.
+        rank: R >= 1, columns of the two factors; `fit_rank` gives it where there may be a budget.
         init: which factor starts at random, see Options.
+
+    Raises:
+        InputError: the rank is no whole number of at least 1, or an axis is in neither factor, or in both.
 
     Source: section 'Parameter-Efficient Adaptors', and appendix 'Adaptors', 'Convolution layer'.
 
@@ -46,6 +49,17 @@ class LowRankAdaptor:
     columns: tuple[int, ...]
     rank: int
     init: Initialisation = "paper"
+
+    def __post_init__(self) -> None:
+        check_rank(self.rank)
+        for name in ("shape", "rows", "columns"):
+            given = getattr(self, name)
+            require(isinstance(given, tuple), f"{name} is {given!r}; it must be a tuple, such as (0,)")
+        require(
+            sorted(self.rows + self.columns) == list(range(len(self.shape))),
+            f"rows are {self.rows} and columns {self.columns}; each axis of the shape {self.shape}, counted "
+            "from 0, must be in one of them",
+        )
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Raise InputError where a subclass adds something else than U V^T."""

@@ -7,7 +7,6 @@ An adaptor is a small frozen description with three verbs, and no tensors of its
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -15,46 +14,13 @@ from torch.nn.parameter import is_lazy
 
 from ..errors import InputError, check_module, require, whole_number
 from ..roles import joined
+from .adaptor import Adaptor, check_own
 from .conv import fit_conv
 from .embedding import fit_embedding
 from .linear import fit_linear
 from .norm import fit_norm
 from .options import Options
 from .vector import fit_bias
-
-
-class Adaptor(Protocol):
-    """What every kind of adaptor can do."""
-
-    @property
-    def kind(self) -> str:
-        """What it is called."""
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The shape of the parameter that it is added to."""
-
-    @property
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        """The tensors of one adaptor by name, with their shapes."""
-
-    @property
-    def num_parameters(self) -> int:
-        """Of one adaptor."""
-
-    def initialise(self, num_clusters: int, generator: torch.Generator) -> dict[str, Tensor]:
-        """C adaptors that add nothing yet, each tensor with a leading axis C."""
-
-    def delta(self, factors: Mapping[str, Tensor], mixture: Tensor) -> Tensor:
-        """What the mixture of the C adaptors adds to the parameter, in the parameter's shape.
-
-        Args:
-            factors: the tensors by name, each (C, ...).
-            mixture: pi, shape (C,), on the simplex.
-
-        Further axes in front of all are clients: count axes from the last one, or write "..." in an einsum.
-        """
-
 
 # fit(layer, parameter name, options): the adaptor, or None where the options leave it out.
 Fit = Callable[[nn.Module, str, Options], Adaptor | None]
@@ -122,11 +88,13 @@ def plan(model: nn.Module, options: Options) -> dict[str, Adaptor]:
                 f"{' and '.join(names)} are one parameter, and each would need an adaptor of its own: "
                 "give each layer its own parameter, or freeze the shared one with requires_grad_(False)",
             )
+            shape = getattr(adaptor, "shape", None)
             require(
-                tuple(adaptor.shape) == own,
-                f"the adaptor of {name} is one for the shape {tuple(adaptor.shape)}, and {name} has "
-                f"{own}: mend the function that KINDS has for {type(layer).__name__}",
+                shape in (own, list(own)),
+                f"the adaptor of {name} is one for the shape {shape}, and {name} has {own}: mend the "
+                f"function that KINDS has for {type(layer).__name__}",
             )
+            check_own(name, adaptor)
             adaptors[name] = adaptor
     require(
         len(adaptors) > 0,

@@ -64,8 +64,9 @@ class FLoRAL(Adapted, Routed):
         stay_so = self.num_clusters > 1 and self.routing in ("learned", "closed-form") and plain
         require(
             not (alike and stay_so),
-            "all adaptors start alike, and would stay alike, as those of biases and norms do: "
-            "unfreeze a weight that is a matrix, or use routing='optimal' or router={'noise': 1}",
+            "all adaptors start alike, and would stay alike, as those of biases and norms do: unfreeze a "
+            "weight that is a matrix, draw one tensor of an adaptor of your own, or use routing='optimal' or "
+            "router={'noise': 1}",
         )
         logits = self.first_routers(clusters).to(next(iter(clustered.values())))
         private = {ROUTER: logits} | self.first_statistics(len(clusters))
