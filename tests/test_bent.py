@@ -209,6 +209,15 @@ class Recurrent(nn.Module):
         return self.out(self.cell(inputs[..., None])[0][:, -1])  # type: ignore[no-any-return]
 
 
+class Packed(Recurrent):
+    """Reads as many numbers of a sample as are positive, one at least."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        lengths = (inputs > 0).sum(dim=1).clamp(min=1)
+        sequences = nn.utils.rnn.pack_padded_sequence(inputs[..., None], lengths, True, enforce_sorted=False)
+        return self.out(self.cell(sequences)[1][0][-1])  # type: ignore[no-any-return]
+
+
 class Counting(nn.Linear):
     """Counts in a tensor of its own, which is no buffer."""
 
@@ -222,7 +231,9 @@ class Counting(nn.Linear):
 
 
 @pytest.mark.filterwarnings("ignore:There is a performance drop")
-@pytest.mark.parametrize(("model", "told"), [(Recurrent, "lstm"), (Counting, "in-place operation")])
+@pytest.mark.parametrize(
+    ("model", "told"), [(Recurrent, "lstm"), (Packed, "equal size"), (Counting, "in-place operation")]
+)
 def test_a_layer_that_vmap_does_not_know_is_told_with_the_way_out(model: type[nn.Module], told: str) -> None:
     task = two_clients(model)
     message = rf"{model.__name__} cannot run for many clients at once, use engine='loop': .*{told}"

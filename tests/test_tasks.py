@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from floral_lite import InputError, Pool, Settings, Shard, Task, methods, personal_model, tasks, train
+from floral_lite import Floral, InputError, Pool, Settings, Shard, Task, methods, personal_model, tasks, train
 from floral_lite.data import FlipAndCrop, as_float, digits, shift_labels
 from floral_lite.federation.task import Loss
 from floral_lite.seeds import stream
@@ -804,10 +804,25 @@ def test_a_loss_that_cannot_be_computed_is_told(loss: Any) -> None:
         task([shard()], [shard()], loss=loss)
 
 
-@pytest.mark.parametrize("wrap", [nn.DataParallel, partial(torch.compile, backend="eager")])
-def test_a_wrapped_network_is_refused(wrap: Callable[[nn.Module], nn.Module]) -> None:
-    with pytest.raises(InputError, match=r"the model is wrapped in a (DataParallel|OptimizedModule), "):
+@pytest.mark.parametrize(
+    ("wrap", "name"),
+    [
+        (nn.DataParallel, "DataParallel"),
+        (partial(torch.compile, backend="eager"), "OptimizedModule"),
+        (partial(Floral, rank=1), "Floral"),
+    ],
+)
+def test_a_wrapped_network_is_refused(wrap: Callable[[nn.Module], nn.Module], name: str) -> None:
+    with pytest.raises(InputError, match=rf"the model is wrapped in a {name}, .*FLoRAL adds adaptors"):
         task([shard()], [shard()], model=wrap(nn.Linear(2, 3)))
+
+
+@pytest.mark.parametrize("shards", [None, {"north": shard()}, iter([shard()])])
+def test_clients_are_a_list(shards: Any) -> None:
+    for split in ({"train": shards, "test": [shard()]}, {"train": [shard()], "test": shards}):
+        (wrong,) = (name for name, given in split.items() if given is shards)
+        with pytest.raises(InputError, match=rf"{wrong} is a .*; it must be a list of Shards, one a client"):
+            replace(task([shard()], [shard()]), **split)
 
 
 def test_a_class_is_no_network_and_none_are_no_details() -> None:

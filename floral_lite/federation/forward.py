@@ -17,13 +17,14 @@ from ..methods.base import added_up
 from ..mixing import Mixing, Route
 from ..roles import Roles, is_statistic
 
-# How torch's messages begin where vmap or grad cannot follow a model; the last one of a layer norm in
-# bfloat16 on a CPU.
+# How torch's messages begin where vmap or grad cannot follow a model; the last two of a layer norm in
+# bfloat16 on a CPU, and of sequences packed one client after the other.
 VMAP = (
     "vmap: ",
     "Batching rule not implemented",
     "During a grad (vjp, jvp, grad, etc) transform",
     "expected scalar type BFloat16",
+    "stack expects each tensor to be equal size",
 )
 
 

@@ -53,6 +53,12 @@ class Pool(MadeShards):
 
     def __post_init__(self) -> None:
         """Refuse rows that are nobody's, or of no sample."""
+        for name in ("inputs", "targets", "rows"):
+            given = getattr(self, name)
+            require(
+                isinstance(given, Tensor),
+                f"{name} is a {type(given).__name__}; it must be a tensor, as torch.as_tensor({name}) gives",
+            )
         num_inputs, num_targets = len(self.inputs), len(self.targets)
         require(
             num_inputs == num_targets,

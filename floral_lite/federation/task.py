@@ -40,8 +40,9 @@ ELEMENTWISE: tuple[Loss, ...] = (
     functional.binary_cross_entropy_with_logits,
 )
 
-# These run the network inside with its own parameters, not with those that a client is given.
-WRAPPERS = ("DataParallel", "DistributedDataParallel", "OptimizedModule")
+# These run the network inside with its own parameters, not with those that a client is given; and the last adds a
+# router, which a federation has itself.
+WRAPPERS = ("DataParallel", "DistributedDataParallel", "OptimizedModule", "Floral")
 
 
 def compares_numbers(loss: Loss) -> bool:
@@ -106,8 +107,15 @@ class Task:
         require(
             wrapper not in WRAPPERS,
             f"the model is wrapped in a {wrapper}, and a federation trains the network inside: give that "
-            "network, as it was before nn.DataParallel or torch.compile",
+            "network, as it was before DataParallel, torch.compile or Floral (methods.FLoRAL adds adaptors)",
         )
+        for split, shards in (("train", self.train), ("test", self.test)):
+            given: object = shards
+            require(
+                isinstance(given, Sequence),
+                f"{split} is a {type(given).__name__}; it must be a list of Shards, one a client, as "
+                "list(shards.values()) of a dictionary, or a Pool or a Population",
+            )
         check_clients(self)
         check_finite(self)
         check_layers(self)
