@@ -11,10 +11,11 @@ import pytest
 from matplotlib.colors import to_rgb
 
 from floral_lite import InputError, plots, tasks, train
-from floral_lite.federation import History, Round
+from floral_lite.federation import Federation, History, Round
 from floral_lite.methods import METHODS
 from floral_lite.plots import adaptors, convolutions, norms
 from floral_lite.plots.style import SIGNED, legend
+from floral_lite.roles import Roles
 
 from .pictures import assert_shown
 
@@ -104,7 +105,7 @@ def test_curves_know_their_values() -> None:
 
 @pytest.mark.parametrize("draw", [plots.curves, plots.accuracy_per_cluster])
 def test_runs_have_labels(draw: Callable[[Any], plots.Picture]) -> None:
-    for runs in (history(), [history()], {}):
+    for runs in (history(), [history()], {}, {"one": Federation(history(), Roles({}, {}, {}), {})}):
         with pytest.raises(InputError, match=r"histories is .*; give runs by their labels"):
             draw(runs)
 

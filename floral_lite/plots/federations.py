@@ -62,10 +62,12 @@ def image_grid(
 
 
 def _check_labelled(histories: object) -> None:
-    """Raise InputError unless they are runs by their labels."""
+    """Raise InputError unless they are histories of runs by their labels."""
     require(
-        isinstance(histories, Mapping) and len(histories) > 0,
-        f"histories is {histories!r}; give runs by their labels, such as {{'FLoRAL': history}}",
+        isinstance(histories, Mapping)
+        and len(histories) > 0
+        and all(isinstance(each, History) for each in histories.values()),
+        f"histories is {histories!r}; give runs by their labels, such as {{'FLoRAL': federation.history}}",
     )
 
 
