@@ -41,7 +41,8 @@ def train(
             suits the device. Another number rounds the last digits otherwise.
         on_round: called after every round with what there is so far, and first with the checkpoint that the
             run goes on from.
-        checkpoints: a folder; the run goes on from the newest checkpoint there, and leaves its own.
+        checkpoints: a folder of this run alone, another for another seed; the run goes on from the newest
+            checkpoint there, and leaves its own.
         checkpoint_every: rounds between two checkpoints, >= 1; the first and the last round have one anyway.
         changes: settings that differ from the task's own, such as rounds=20.
 

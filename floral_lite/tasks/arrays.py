@@ -66,7 +66,8 @@ def from_arrays(
         test_labels: their labels; give both or neither.
         model: the base model, which is copied; or a function that builds it, such as `lambda: cnn()`, so
             that its first parameters follow from the seed.
-        num_clients: K.
+        num_clients: K; samples are dealt at random, evenly in each cluster. For a split of your own, such as
+            Dirichlet's over labels, give `from_clients` {k: (images[rows], labels[rows]), ...}.
         num_clusters: C, more than 1 if there is a transform, which tells clusters apart.
         transform: "rotate" turns the images of cluster c by 360 c / C degrees; "label-shift" makes class y
             class (y + c) mod the number of labels, which is the largest label plus 1; "label-groups" gives
