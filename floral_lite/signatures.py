@@ -1,6 +1,7 @@
 """Whether the functions of a user's own class can be called as the package calls them."""
 
 import inspect
+from typing import Any
 
 from .errors import InputError
 
@@ -15,10 +16,9 @@ def check_signatures(own: object, base: type) -> None:
     for name, function in vars(base).items():
         if name.startswith("_") or not inspect.isfunction(function):
             continue
-        wanted = [
-            each.replace(annotation=each.empty) for each in inspect.signature(function).parameters.values()
-        ]
-        mine = getattr(own, name, None)
+        parameters = inspect.signature(function).parameters.values()
+        wanted = [each.replace(annotation=each.empty) for each in parameters]
+        mine: Any = getattr(own, name, None)
         try:
             for given in (wanted, [each for each in wanted if each.default is each.empty]):
                 inspect.signature(mine).bind(*given[1:])  # without self

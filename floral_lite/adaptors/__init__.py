@@ -1,12 +1,12 @@
 """Adaptors: what is added to a parameter of the base model, one file a kind."""
 
+from .adaptor import Adaptor
 from .budget import largest_rank
 from .low_rank import LowRankAdaptor
 from .norm import Statistics, batch_nora, batch_statistics
 from .options import Convolution, Initialisation, Norms, Options
 from .registry import (
     KINDS,
-    Adaptor,
     batch_nora_layers,
     check_num_clusters,
     factors_of,
