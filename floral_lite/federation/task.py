@@ -40,7 +40,7 @@ ELEMENTWISE: tuple[Loss, ...] = (
     functional.binary_cross_entropy_with_logits,
 )
 
-# These run the network inside with its own parameters, not with those that a client is given; and the last adds a
+# These run the network inside with its own parameters, not with those that a client is given; the last adds a
 # router, which a federation has itself.
 WRAPPERS = ("DataParallel", "DistributedDataParallel", "OptimizedModule", "Floral")
 
