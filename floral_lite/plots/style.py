@@ -23,8 +23,10 @@ from matplotlib.image import AxesImage
 
 GREY = "#7a7a7a"
 COLOURS = sns.color_palette("colorblind")
-# of its ten these two are too pale for lines on a white page
-COLOURS[6], COLOURS[8] = to_rgb("#7b4bff"), to_rgb("#a0522d")
+# of its ten, five are too pale for lines on a white page; red is darker too, to stay apart from orange
+DARKER = {1: "#cd8400", 3: "#c44e00", 5: "#bd8848", 6: "#7b4bff", 8: "#a0522d", 9: "#3c96f4"}
+for place, darker in DARKER.items():
+    COLOURS[place] = to_rgb(darker)
 # so that groups and lines are told apart without their colours
 MARKERS = "os^DvPX*<h"
 DASHES: tuple[Literal["-", "--", ":", "-."], ...] = ("-", "--", ":", "-.")
@@ -78,6 +80,8 @@ def in_rows(
     """
     down = ceil(panels / across)
     made, axes = figure(down, across, width, height * down + around)
+    if down > 1:  # else the title of a panel is as near to the axis above it as to its own
+        made.get_layout_engine().set(hspace=0.07)  # type: ignore[union-attr]
     for axis in axes.flat[panels:]:
         axis.remove()
     return made, axes.flat[:panels]
@@ -109,6 +113,26 @@ def bound_colour(name: str, measured: Sequence[str], number: int) -> tuple[float
 def mark_style(number: int) -> dict[str, Any]:
     """The colour and the marker of a group of points, by its number."""
     return {"color": COLOURS[number % len(COLOURS)], "marker": MARKERS[number % len(MARKERS)]}
+
+
+def kin_styles(kinds: Iterable[str], first: int = 0) -> dict[str, dict[str, Any]]:
+    """The looks of points and their lines, by kind: kin are those that are the same up to a comma.
+
+    Kin have one colour and marker; only the first of them is filled, and has no dashes.
+
+    Args:
+        kinds: by which points differ, in the order of the legend.
+        first: the number of the first colour and marker, >= 0; the others follow.
+    """
+    kin: dict[str, list[str]] = {}
+    for kind in dict.fromkeys(kinds):
+        kin.setdefault(kind.split(",")[0], []).append(kind)
+    looks: dict[str, dict[str, Any]] = {}
+    for number, same in enumerate(kin.values(), start=first):
+        for place, kind in enumerate(same):
+            hollow = {"markerfacecolor": "none"} if place else {}  # a point alone has no dashes
+            looks[kind] = mark_style(number) | {"linestyle": DASHES[place % len(DASHES)]} | hollow
+    return looks
 
 
 def legend(of: Picture | Axes, **look: Any) -> None:
