@@ -118,6 +118,21 @@ def test_a_kind_that_is_late_in_the_first_task_is_in_the_legend_once() -> None:
     assert [text.get_text() for text in made.legends[0].get_texts()] == ["1%", "10%"]
 
 
+def test_kin_have_one_colour_and_the_second_is_hollow() -> None:
+    kinds = ["ours, 1%", "ours, 10%", "paper, 1%"]
+    for draw in (comparison.cases, lambda cells: comparison.ahead(cells, "points")):
+        axis = draw({"Task": {"one": {kind: [float(place)] for place, kind in enumerate(kinds)}}}).axes[0]
+        marks = {next(iter(line.get_xdata())): line for line in axis.lines if line.get_marker() in "os"}
+        own, own_too, paper = (marks[place] for place in range(3))
+        assert own.get_color() == own_too.get_color() != paper.get_color()
+        assert own.get_marker() == own_too.get_marker() != paper.get_marker()
+        assert [line.get_markerfacecolor() == "none" for line in (own, own_too, paper)] == [
+            False,
+            True,
+            False,
+        ]
+
+
 def test_ticks_between_whole_numbers_are_not_quarters() -> None:
     seeds = {"one": {"1%": [77.7, 79.4]}, "two": {"1%": [93.4, 95.8]}}
     made = comparison.cases({"Task": seeds, "Other": seeds})

@@ -97,6 +97,32 @@ def test_ours_and_the_papers_lie_side_by_side() -> None:
     assert [text.get_text() for text in made.legends[0].get_texts()] == ["ours", "paper"]
 
 
+def test_a_row_far_below_all_others_is_written_at_the_edge_and_takes_no_room() -> None:
+    frame = CELLS.copy()
+    frame.loc[0, ["mean", "paper_mean"]] = 10.0, 12.0  # FedAvg on Task A
+    first, second, _ = tables.beside(frame, ROWS, COLUMNS).axes
+    assert [(text.get_text(), text.xy[1]) for text in first.texts] == [("\u2190 10.0, paper 12.0", 0)]
+    assert first.get_xlim()[0] > 50  # the others begin at 60, with bars of 1 and 2
+    assert not second.texts
+    drawn = np.array(first.containers[0].lines[0].get_xdata(), float)
+    assert np.isnan(drawn).tolist() == [True, False, False]
+
+
+@pytest.mark.parametrize(("its", "far"), [(47.9, "fedavg"), (48.1, None), (np.nan, None)])
+def test_a_row_is_far_below_if_the_others_lie_nearer_to_each_other(its: float, far: str | None) -> None:
+    both = pd.DataFrame({"mean": [40.0, 60.0, 70.0], "paper_mean": [its, 62.0, 72.0]}, index=list(ROWS))
+    assert tables.far_below(both) == far
+    assert tables.far_below(both * np.nan) is None
+
+
+def test_a_title_is_nearer_to_its_own_panel_than_to_the_one_above() -> None:
+    made = FIGURES["beside"]()
+    made.draw_without_rendering()
+    above, _, own = made.axes
+    title = own.title.get_window_extent()
+    assert above.xaxis.label.get_window_extent().y0 - title.y1 > 2 * (title.y0 - own.bbox.y1)
+
+
 def test_a_run_goes_to_the_right_and_its_least_test_loss_is_marked() -> None:
     (axis,) = FIGURES["against_training"]().axes
     assert axis.get_xlim()[0] > axis.get_xlim()[1]

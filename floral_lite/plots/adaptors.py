@@ -123,7 +123,7 @@ def factor_shapes(outputs: int, inputs: int, rank: int) -> Picture:
         f"$U$: {outputs} x {rank}": (inputs + 2 * gap, 0.0, rank, outputs),
         rf"$V^\top$: {rank} x {inputs}": (inputs + 3 * gap + rank, 0.0, inputs, rank),
     }
-    made, ((axis,),) = figure(1, 1, 8.0, 3.2)
+    made, ((axis,),) = figure(1, 1, 8.0, 2.0)
     for (name, (left, top, width, height)), colour in zip(blocks.items(), COLOURS, strict=False):
         # its outline is seen where the block is thinner than a pixel
         block = Rectangle((left, top), width, height, color=colour, alpha=0.75, linewidth=1, label=name)

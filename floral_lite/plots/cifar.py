@@ -19,7 +19,7 @@ def parameters(layers: pd.DataFrame, budget: float) -> Picture:
     """
     networks = list(dict.fromkeys(layers["network"]))
     most = int(layers["network"].value_counts().max())
-    made, axes = panels(networks, 4.2, 0.36 * most + 0.5)
+    made, axes = panels(networks, 3.6, 0.36 * most + 0.5)
     for axis, network in zip(axes, networks, strict=True):
         part = layers[layers["network"] == network]
         places = np.arange(len(part))

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from .style import COLOURS, GREY, Picture, figure, legend, mark_style
+from .style import COLOURS, GREY, Picture, figure, kin_styles, legend, mark_style
 from .tables import name_rows, panels
 
 Cells: TypeAlias = Mapping[str, Mapping[str, Mapping[str, Sequence[float]]]]
@@ -25,7 +25,7 @@ def seeds(runs: pd.DataFrame, rows: Mapping[str, str], columns: Mapping[str, str
     for number, (axis, column) in enumerate(zip(axes, columns, strict=True)):
         for place, row in enumerate(rows):
             scores = runs[(runs["column"] == column) & (runs["row"] == row)]["accuracy"]
-            axis.plot(scores, [place] * len(scores), "o", color=COLOURS[0], alpha=0.6, markersize=4)
+            axis.plot(scores, [place] * len(scores), "o", color=COLOURS[0], alpha=0.8, markersize=4)
             axis.plot(scores.mean(), place, "|", color=COLOURS[1], markersize=11, markeredgewidth=2)
         name_rows(axis, list(rows.values()), shown=number % 3 == 0)
         axis.set_xlabel("accuracy (%)")
@@ -56,7 +56,7 @@ def cases(cells: Cells, label: str = "test accuracy (%)", log: bool = False) -> 
 
     Args:
         cells: by task, case and kind: the number of each seed, an accuracy in per cent say. A case is a line
-            of the panel, the same in all tasks; a kind is a colour.
+            of the panel, the same in all tasks; a kind has a look of `style.kin_styles`.
         label: of the horizontal axis.
         log: whether that axis is logarithmic; then all numbers are > 0.
     """
@@ -64,7 +64,7 @@ def cases(cells: Cells, label: str = "test accuracy (%)", log: bool = False) -> 
     for axis in axes if log else ():
         axis.set_xscale("log")
     for axis, seeds, at, look, kind in _marks(axes, cells):
-        axis.plot(seeds, [at] * len(seeds), markersize=4, alpha=0.6, label=kind, **look)
+        axis.plot(seeds, [at] * len(seeds), markersize=4, alpha=0.8, label=kind, **look)
         bar = {**look, "marker": "|", "markersize": 13, "markeredgewidth": 2}
         axis.plot([np.mean(seeds)], [at], **bar)
     legend(made, ncols=3)
@@ -79,7 +79,7 @@ def ahead(differences: Cells, label: str) -> Picture:
 
     Args:
         differences: by task, case and kind: each seed's difference, in points say; one seed alone has no bar.
-            A case is a line of the panel, the same in all tasks; a kind is a colour.
+            A case is a line of the panel, the same in all tasks; a kind has a look of `style.kin_styles`.
         label: of the horizontal axis.
     """
     made, axes = _task_panels(differences, label)
@@ -87,7 +87,7 @@ def ahead(differences: Cells, label: str) -> Picture:
         axis.axvline(0, color=GREY, linestyle="--", linewidth=1)
     for axis, seeds, at, look, kind in _marks(axes, differences):
         if len(seeds) > 1:
-            axis.plot(seeds, [at] * len(seeds), markersize=3, alpha=0.35, **look)
+            axis.plot(seeds, [at] * len(seeds), markersize=3, alpha=0.6, **look)
         error = 2 * np.std(seeds, ddof=1) / np.sqrt(len(seeds)) if len(seeds) > 1 else None
         axis.errorbar([np.mean(seeds)], [at], xerr=error, markersize=6, elinewidth=2, label=kind, **look)
     legend(made, ncols=4)
@@ -110,9 +110,9 @@ def _marks(
     kinds = list(dict.fromkeys(kind for task in cells.values() for case in task.values() for kind in case))
     shifts = np.linspace(-0.2, 0.2, len(kinds)) if len(kinds) > 1 else [0]
     for axis, task in zip(axes, cells.values(), strict=True):
-        for shift, (index, kind) in zip(shifts, enumerate(kinds), strict=True):
+        for shift, (kind, look) in zip(shifts, kin_styles(kinds).items(), strict=True):
             label: str | None = kind
             for place, case in enumerate(task.values()):
                 if kind in case:
-                    yield axis, case[kind], place + shift, {**mark_style(index), "linestyle": "none"}, label
+                    yield axis, case[kind], place + shift, {**look, "linestyle": "none"}, label
                     label = None  # once in the legend

@@ -30,7 +30,7 @@ def mosaics(panels: Mapping[str, npt.ArrayLike]) -> Picture:
     Args:
         panels: by title, shape (C, L, H, W), values in [0, 1].
     """
-    made, axes = figure(len(panels), 1, 6.4, 3.4 * len(panels))
+    made, axes = figure(len(panels), 1, 6.4, 2.9 * len(panels))
     for axis, (title, images) in zip(axes.flat, panels.items(), strict=True):
         axis.imshow(mosaic(images), cmap="gray_r", vmin=0, vmax=1)
         axis.set_title(title, fontsize=10)

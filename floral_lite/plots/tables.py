@@ -13,16 +13,18 @@ from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 from .federations import MIXTURE_WEIGHT, draw_mixture
 from .style import (
     COLOURS,
-    DASHES,
     GREY,
     Picture,
     colour_bar,
     figure,
     in_rows,
+    kin_styles,
     legend,
     line_style,
     mark_style,
 )
+
+SMALL = {"markersize": 5, "capsize": 2}  # marks with bars
 
 
 def panels(titles: Sequence[str], width: float, height: float, across: int = 2) -> tuple[Picture, list[Axes]]:
@@ -54,7 +56,7 @@ def beside(frame: pd.DataFrame, rows: Mapping[str, str], columns: Mapping[str, s
 
     Args:
         frame: of `experiments.frame`: row, column, mean, sd, paper_mean, paper_sd in per cent. What is NaN
-            is not drawn.
+            is not drawn. A row far below all others is written at the left edge, so that these have room.
         rows: what each row is called, in the order from the top.
         columns: what each column is called.
     """
@@ -62,17 +64,37 @@ def beside(frame: pd.DataFrame, rows: Mapping[str, str], columns: Mapping[str, s
     for number, (axis, column) in enumerate(zip(axes, columns, strict=True)):
         part = frame[frame["column"] == column].set_index("row").reindex(list(rows))
         places = np.arange(len(rows))
+        far = far_below(part[["mean", "paper_mean"]])
+        if far is not None:
+            words = "\u2190 {mean:.1f}, paper {paper_mean:.1f}".format(**part.loc[far])
+            look = {"xycoords": axis.get_yaxis_transform(), "color": GREY, "fontsize": 8, "va": "bottom"}
+            axis.annotate(words, (0.02, list(rows).index(far)), **look)
+            part = part.drop(far).reindex(list(rows))
         for name, prefix, shift, look in (
             ("ours", "", -0.14, {"marker": "o", "color": COLOURS[0]}),
             ("paper", "paper_", 0.14, {"marker": "s", "color": COLOURS[1], "markerfacecolor": "none"}),
         ):
-            shape: dict[str, Any] = {**look, "linestyle": "none", "markersize": 5, "capsize": 2}
+            shape: dict[str, Any] = {**look, "linestyle": "none", **SMALL}
             spread = part[f"{prefix}sd"].fillna(0)
             axis.errorbar(part[f"{prefix}mean"], places + shift, xerr=spread, label=name, **shape)
         name_rows(axis, list(rows.values()), shown=number % 2 == 0)
         axis.set_xlabel("test accuracy (%)")
     legend(made, ncols=2)
     return made
+
+
+def far_below(values: pd.DataFrame) -> str | None:
+    """The row that lies further below all others than they lie apart, or None.
+
+    Args:
+        values: a line for each row; those with a NaN are not asked.
+    """
+    right = values.dropna().max(axis=1)
+    if right.empty:
+        return None
+    others = values.drop(right.idxmin())
+    low, high = others.min(axis=None), others.max(axis=None)
+    return str(right.idxmin()) if low - right.min() > high - low else None
 
 
 def against_training(runs: Mapping[str, pd.DataFrame]) -> Picture:
@@ -150,31 +172,16 @@ def prices(
 
     Args:
         frame: a line for each point: column, kind (its label), added (> 0, in per cent of the base's
-            parameters), mean, and sd or NaN. Kinds that are the same up to a comma have the same colour
-            and marker; only the first of them is filled, and has no dashes.
+            parameters), mean, and sd or NaN. Their looks are of `style.kin_styles`.
         columns: what each column is called.
         floor: FedAvg's accuracy, by column: a line across. Columns that are not named have none.
         first: the number of the first colour and marker, >= 0; the others follow.
     """
     made, axes = panels(list(columns.values()), 3.7, 2.4)
-    kinds: dict[str, list[str]] = {}
-    for kind in dict.fromkeys(frame["kind"]):
-        kinds.setdefault(kind.split(",")[0], []).append(kind)
-    looks = {
-        kind: {
-            **mark_style(number),
-            "linestyle": DASHES[place % len(DASHES)],
-            "markersize": 5,
-            "capsize": 2,
-            **({"markerfacecolor": "none"} if place else {}),  # a point alone has no dashes
-        }
-        for number, same in enumerate(kinds.values(), start=first)
-        for place, kind in enumerate(same)
-    }
     for axis, column in zip(axes, columns, strict=True):
-        for kind, look in looks.items():
+        for kind, look in kin_styles(frame["kind"], first).items():
             part = frame[(frame["column"] == column) & (frame["kind"] == kind)].sort_values("added")
-            axis.errorbar(part["added"], part["mean"], yerr=part["sd"].fillna(0), label=kind, **look)
+            axis.errorbar(part["added"], part["mean"], yerr=part["sd"].fillna(0), label=kind, **look, **SMALL)
         if column in floor:
             axis.axhline(floor[column], color=GREY, linestyle="--", linewidth=1, label="FedAvg")
         axis.set(xlabel="parameters added (% of the base)", ylabel="test accuracy (%)", xscale="log")
