@@ -85,6 +85,7 @@ def static_slider(pictures: Sequence[str], values: Sequence[float], label: str, 
         f'<div class="floral-slider"><label>{html.escape(label)} = <span aria-hidden="true">{start}</span> '
         f'<input type="range" min="0" max="{len(values) - 1}" value="{list(values).index(start)}" '
         f'aria-valuetext="{start}" autocomplete="off" '
-        f'data-values="{" ".join(map(str, values))}" oninput="{show}" style="width:16em">'
+        f'data-values="{" ".join(map(str, values))}" oninput="{show}" '
+        'style="width:16em;height:1.5rem;vertical-align:middle">'
         f"</label>{stops}</div>"
     )

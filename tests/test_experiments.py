@@ -902,6 +902,17 @@ def test_up_to_three_tasks_are_drawn_side_by_side_with_their_rows_as_in_the_tabl
     assert [text.get_text() for text in made.legends[0].get_texts()] == ["Local Adaptor", "Ensemble, optimal"]
 
 
+@pytest.mark.parametrize(("least", "told"), [(1e-3, "0.01"), (1e-9, "$\\mathdefault{10^{-2}}$")])
+def test_losses_down_to_almost_nothing_are_all_told_as_powers(
+    tmp_path: Path, least: float, told: str
+) -> None:
+    cell = Cell(METHODS.row("fedavg"), "digits-rotate", 1)
+    result(cell, 50.0, [1.0, least]).save(tmp_path / cell.path)
+    made = figures.draw(experiments.curves("methods", tmp_path, ["digits-rotate"]))
+    made.draw_without_rendering()
+    assert told in [text.get_text() for text in made.axes[0].get_yticklabels()]
+
+
 @pytest.mark.parametrize(("highest", "between"), [(2.0, True), (1000.0, False)])
 def test_a_loss_is_told_between_powers_of_ten_only_where_there_are_few(
     tmp_path: Path, highest: float, between: bool

@@ -131,6 +131,16 @@ def test_between_whole_numbers_there_are_no_ticks() -> None:
     assert not all(tick.is_integer() for tick in axis.get_yticks())
 
 
+def test_few_powers_of_ten_have_ticks_between_and_many_are_written_as_powers() -> None:
+    frame = pd.DataFrame({"rank": 1, "step": [1, 2, 4, 8, 16], "loss": [1.0, 1e-2, 1e-4, 1e-6, 1e-8]})
+    explorer = make(frame, sliders=["rank"], colour=None, log="xy", labels={"loss": "the loss of " * 4})
+    (axis,) = explore_figure(explorer, explorer.chosen).axes
+    axis.figure.draw_without_rendering()
+    assert {"1", "2", "5", "10"} <= {label.get_text() for label in axis.get_xticklabels()}
+    assert any("10^{-6}" in label.get_text() for label in axis.get_yticklabels())
+    assert axis.get_ylabel().count("\n") == 1
+
+
 def test_ten_lines_can_be_told_apart() -> None:
     frame = pd.DataFrame({"rank": 1, "step": 0, "method": range(10), "loss": 1.0})
     assert make(frame, sliders=["rank"]).lines == [*range(10)]
@@ -166,6 +176,8 @@ def test_logarithmic_axis(frame: pd.DataFrame) -> None:
     (axis,) = explore_figure(explorer, explorer.chosen).axes
     assert (axis.get_xscale(), axis.get_yscale()) == ("linear", "log")
     np.testing.assert_allclose(np.log10(axis.get_yticks()) % 1, 0)  # a tick a power
+    axis.figure.draw_without_rendering()
+    assert {"0.01", "1", "100"} <= {label.get_text() for label in axis.get_yticklabels()}
     with pytest.raises(InputError, match="column 'low' has values of 0 or less"):
         make(frame.assign(low=0.0), band=("low", "high"), log="y")
 

@@ -78,8 +78,9 @@ def draw(frame: pd.DataFrame, value: str = "test_loss") -> Picture:
         if value.endswith("loss"):
             axis.set_yscale("log")
             axis.tick_params(which="minor", colors=GREY, labelsize=8)
-            axis.yaxis.set_major_formatter(PlainNumbers())
-            axis.yaxis.set_minor_formatter(PlainNumbers(minor_thresholds=(1, 0.5)))
+            if axis.get_ylim()[0] > 1e-4:  # else powers of ten, for all to look alike
+                axis.yaxis.set_major_formatter(PlainNumbers())
+                axis.yaxis.set_minor_formatter(PlainNumbers(minor_thresholds=(1, 0.5)))
     for axis in axes[::wide]:
         axis.set_ylabel(NAMES[value])
     handles, across = list(lines.values()), min(len(lines), 1 + wide)

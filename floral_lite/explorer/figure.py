@@ -1,12 +1,15 @@
 """The figure of an explorer, as its sliders stand."""
 
 from collections.abc import Mapping
+from textwrap import fill
 from typing import TYPE_CHECKING
 
+from matplotlib.axis import Axis
 from matplotlib.ticker import MaxNLocator
 
 from ..plots import Picture, figure
 from ..plots.style import legend, line_style
+from ..plots.tables import plain_ticks
 from .values import Value, are_whole, numbers, text
 
 if TYPE_CHECKING:
@@ -30,16 +33,25 @@ def explore_figure(explorer: "Explorer", chosen: Mapping[str, Value]) -> Picture
             axis.fill_between(where, low, high, color=look["color"], alpha=0.2, linewidth=0)
     axis.set(
         xlabel=explorer.label(explorer.x),
-        ylabel=explorer.label(explorer.y),
+        ylabel=fill(explorer.label(explorer.y), 36),  # it has no more room beside the axis
         xscale="log" if "x" in explorer.log else "linear",
         yscale="log" if "y" in explorer.log else "linear",
         xlim=explorer.limits("x"),
         ylim=explorer.limits("y"),
     )
     for name, column, ruler in (("x", explorer.x, axis.xaxis), ("y", explorer.y, axis.yaxis)):
-        if name not in explorer.log:
+        if name in explorer.log:
+            _log_ticks(ruler)
+        else:
             whole = are_whole(explorer.frame[column])
             ruler.set_major_locator(MaxNLocator("auto", steps=[1, 2, 5, 10], integer=whole))
     if explorer.colour is not None:
         legend(made, loc="outside upper left")
     return made
+
+
+def _log_ticks(ruler: Axis) -> None:
+    """Numbers as one writes them, 0.1 and not 10^-1, on an axis with none that is too long for it."""
+    low, high = ruler.get_view_interval()
+    if low > 1e-4 and high < 1e6:
+        plain_ticks(ruler, (1, 2, 5) if high < 100 * low else (1,))
