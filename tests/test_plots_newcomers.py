@@ -81,3 +81,11 @@ def test_every_federation_is_a_dot_and_the_truth_a_line() -> None:
     assert [line.get_segments()[0][0, 1] for line in truths] == [1.0, 4.0]
     assert abs(dots[1].get_offsets()[:, 0] - 1).max() < 0.35
     assert [label.get_text() for label in rotate.get_xticklabels()] == ["one", "four"]
+
+
+def test_rules_that_ask_the_same_have_one_colour() -> None:
+    curves = dict.fromkeys(["labels, gradient", "labels, closed form", "entropy"], CURVES["labels"])
+    (axis,) = newcomers.by_samples({"rotate": curves}, {"rotate": {}}).axes
+    one, other, entropy = (rule.lines[0] for rule in axis.containers)
+    assert one.get_color() == other.get_color() != entropy.get_color()
+    assert [one.get_linestyle(), other.get_linestyle()] == ["-", "--"]

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .convolutions import mosaic
-from .style import COLOURS, DASHES, GREY, Picture, figure, legend, mark_style
+from .style import COLOURS, DASHES, GREY, Picture, figure, kin_styles, legend
 
 
 class Curve(NamedTuple):
@@ -69,14 +69,15 @@ def by_samples(
     """Accuracy over the number of samples, a panel a task, a line a rule, bars of one deviation.
 
     Args:
-        panels: by title, the curve of each rule.
+        panels: by title, the curve of each rule, with a look of `style.kin_styles`.
         limits: by title, heights of grey lines that need no samples, by name.
     """
     made, axes = figure(1, len(panels), 3.7 * len(panels), 4.3)
     for axis, (title, curves) in zip(axes.flat, panels.items(), strict=True):
+        looks = kin_styles(curves)
         for number, (rule, curve) in enumerate(curves.items()):
             x = np.array(curve.x) * 1.04 ** (number - len(curves) / 2)  # beside each other, so that bars show
-            look = {**mark_style(number), "linewidth": 1.3, "markersize": 5, "capsize": 2}
+            look = {**looks[rule], "linewidth": 1.3, "markersize": 5, "capsize": 2}
             axis.errorbar(x, curve.mean, curve.sd, label=rule, **look)
         for number, (name, height) in enumerate(limits[title].items()):
             axis.axhline(height, color=GREY, linestyle=DASHES[1 + number % 3], linewidth=1, label=name)
