@@ -67,7 +67,8 @@ class Style:
     nothing: str
 
 
-MARKDOWN = Style(("**{}**", "*{}*"), "{} ± {}", f" {OFF}", "-")
+# thin spaces, at which no line ends: eight columns have room for their numbers, and none is torn
+MARKDOWN = Style(("**{}**", "*{}*"), "{}\u202f±\u202f{}", OFF, "-")
 LATEX = Style((r"\textbf{{{}}}", r"\textit{{{}}}"), r"{} $\pm$ {}", r"$^\dagger$", "--")
 
 
