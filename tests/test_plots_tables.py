@@ -101,7 +101,9 @@ def test_a_row_far_below_all_others_is_written_at_the_edge_and_takes_no_room() -
     frame = CELLS.copy()
     frame.loc[0, ["mean", "paper_mean"]] = 10.0, 12.0  # FedAvg on Task A
     first, second, _ = tables.beside(frame, ROWS, COLUMNS).axes
-    assert [(text.get_text(), text.xy[1]) for text in first.texts] == [("\u2190 10.0, paper 12.0", 0)]
+    assert [(text.get_text(), text.get_position()[1]) for text in first.texts] == [
+        ("\u2190 10.0, paper 12.0", 0)
+    ]
     assert first.get_xlim()[0] > 50  # the others begin at 60, with bars of 1 and 2
     assert not second.texts
     drawn = np.array(first.containers[0].lines[0].get_xdata(), float)

@@ -81,7 +81,7 @@ def in_rows(
     down = ceil(panels / across)
     made, axes = figure(down, across, width, height * down + around)
     if down > 1:  # else the title of a panel is as near to the axis above it as to its own
-        made.get_layout_engine().set(hspace=0.07)  # type: ignore[union-attr]
+        made.set_layout_engine("constrained", hspace=0.07)
     for axis in axes.flat[panels:]:
         axis.remove()
     return made, axes.flat[:panels]

@@ -24,7 +24,7 @@ from .style import (
     mark_style,
 )
 
-SMALL = {"markersize": 5, "capsize": 2}  # marks with bars
+SMALL: dict[str, Any] = {"markersize": 5, "capsize": 2}  # marks with bars
 
 
 def panels(titles: Sequence[str], width: float, height: float, across: int = 2) -> tuple[Picture, list[Axes]]:
@@ -67,8 +67,8 @@ def beside(frame: pd.DataFrame, rows: Mapping[str, str], columns: Mapping[str, s
         far = far_below(part[["mean", "paper_mean"]])
         if far is not None:
             words = "\u2190 {mean:.1f}, paper {paper_mean:.1f}".format(**part.loc[far])
-            look = {"xycoords": axis.get_yaxis_transform(), "color": GREY, "fontsize": 8, "va": "bottom"}
-            axis.annotate(words, (0.02, list(rows).index(far)), **look)
+            place = (0.02, list(rows).index(far))
+            axis.text(*place, words, transform=axis.get_yaxis_transform(), color=GREY, fontsize=8)
             part = part.drop(far).reindex(list(rows))
         for name, prefix, shift, look in (
             ("ours", "", -0.14, {"marker": "o", "color": COLOURS[0]}),
