@@ -67,8 +67,7 @@ class Style:
     nothing: str
 
 
-# thin spaces, at which no line ends: eight columns have room for their numbers, and none is torn
-MARKDOWN = Style(("**{}**", "*{}*"), "{}\u202f±\u202f{}", OFF, "-")
+MARKDOWN = Style(("**{}**", "*{}*"), "{} ± {}", f" {OFF}", "-")
 LATEX = Style((r"\textbf{{{}}}", r"\textit{{{}}}"), r"{} $\pm$ {}", r"$^\dagger$", "--")
 
 
