@@ -244,6 +244,6 @@ def check_rule(router: Router, num_clusters: int) -> None:
     weights = router.mixture(logits)
     require(
         getattr(weights, "shape", None) == logits.shape,
-        f"{rule} gives {weights!r} for {num_clusters} logits; it must give a weight for each",
+        f"{rule} gives {weights!r} for {num_clusters} logits; it must give a tensor, a weight for each",
     )
     check_simplex(rule, weights)

@@ -335,6 +335,23 @@ def test_an_adaptor_that_does_otherwise_than_it_says_is_told(
         plan(MyLinear(3, 4), Options(rank=1))
 
 
+def test_a_parameter_that_a_layer_does_not_have_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = {"wieght": lambda *_: Scaled((4, 3))}
+    monkeypatch.setitem(KINDS, MyLinear, entry)
+    with pytest.raises(InputError, match=r"'wieght' of MyLinear, whose parameters are weight, bias: mend"):
+        plan(nn.Sequential(MyLinear(3, 4), nn.Linear(4, 2)), Options(rank=1))
+
+    class Bare(nn.Linear):
+        def __init__(self) -> None:
+            super().__init__(3, 4)
+            del self.bias
+
+        def extra_repr(self) -> str:
+            return ""  # nn.Linear's looks for the bias
+
+    assert list(plan(Bare(), Options(rank=1))) == ["weight"]  # its base's entry has a bias, too
+
+
 def test_an_adaptor_that_is_no_dataclass_is_trained_and_comes_with_a_client(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

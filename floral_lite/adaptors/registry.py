@@ -127,6 +127,11 @@ def _is_adaptable(
     layer: nn.Module, parameter_name: str, name: str, owners: Mapping[int, list[str]], frozen_too: bool
 ) -> bool:
     """Whether there is a parameter to adapt; raises InputError where it could not be done right."""
+    require(
+        hasattr(layer, parameter_name) or type(layer) not in KINDS,  # a subclass may lack what its base has
+        f"KINDS has a function for {parameter_name!r} of {type(layer).__name__}, whose parameters are "
+        f"{', '.join(layer._parameters)}: mend the name",
+    )
     parameter = layer._parameters.get(parameter_name)
     if parameter is None:
         require(
