@@ -38,6 +38,7 @@ ROWS: dict[str, dict[str, Any]] = {
     "fedavg": {"method": "fedavg"},
     "floral-1-optimal": {"method": "floral", "budget": 0.01, "routing": "optimal"},
     "floral-1-learned": {"method": "floral", "budget": 0.01, "routing": "learned"},
+    "floral-10-optimal": {"method": "floral", "budget": 0.1, "routing": "optimal"},
     "floral-1-optimal-public": {"budget": 0.01, "routing": "optimal", "init": "authors"},
 }
 
@@ -90,7 +91,8 @@ def main(
         if (row, seed, length) in {(line["row"], line["seed"], line["rounds"]) for line in saved(file, out)}:
             continue
         task, whole = (load(each, row, seed, data) for each in (name, name.removesuffix("-reduced")))
-        settings = task.settings.with_changes(rounds=length, evaluate_every=length)
+        # tested as often as for a table, so that a table's checkpoint goes on here
+        settings = task.settings.with_changes(rounds=length)
         options = dict(ROWS[row])
         method: methods.Method
         if "budget" in options:
