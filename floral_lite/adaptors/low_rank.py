@@ -97,7 +97,7 @@ class LowRankAdaptor:
         kind = torch.float32
         factors = {name: torch.zeros(num_clusters, *shape, dtype=kind) for name, shape in self.shapes.items()}
         if self.init == "paper":
-            # variance 1 / m, so that U^T U is about I: the first step on V then moves L by the
+            # variance 1 / m, so that U^T U is about I: the first step on V then moves L along the
             # gradient of W projected on the columns of U, whatever the layer's size
             bound = (3 / prod(self.shape[axis] for axis in self.rows)) ** 0.5
             factors["U"].uniform_(-bound, bound, generator=generator)
