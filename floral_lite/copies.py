@@ -1,7 +1,8 @@
-"""Copies of models."""
+"""Copies of models, and of numbers into them."""
 
 import copy
 
+import torch
 from torch import Tensor, nn
 
 
@@ -30,3 +31,11 @@ def copied(model: nn.Module) -> nn.Module:
     for layer in model.modules():
         look(vars(layer))
     return copy.deepcopy(model, memo)
+
+
+@torch.no_grad()
+def overwrite(tensor: Tensor, numbers: Tensor) -> None:
+    """Write numbers into a tensor, also into an expanded one, which is then given a memory of its own."""
+    if 0 in tensor.stride():  # torch writes into no tensor whose numbers share memory
+        tensor.data = tensor.contiguous()
+    tensor.copy_(numbers)

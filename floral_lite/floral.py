@@ -13,7 +13,7 @@ from torch.func import functional_call
 from . import adaptors
 from .adaptors import Convolution, Initialisation, Norms, Options, Statistics
 from .centering import center
-from .copies import copied
+from .copies import copied, overwrite
 from .errors import require
 from .factored import AdaptedParameter
 from .mixing import Mixing, Route
@@ -226,9 +226,9 @@ class Floral(nn.Module):
         base, clustered = dict(self.base.named_parameters()), self.clustered()
         centered = center(self.plan, base, clustered, probability, p, q)
         for name, parameter in base.items():
-            parameter.copy_(centered.base[name])
+            overwrite(parameter, centered.base[name])
         for name, tensor in clustered.items():
-            tensor.copy_(centered.clustered[name])
+            overwrite(tensor, centered.clustered[name])
         return centered.lost
 
     def describe(self) -> Description:

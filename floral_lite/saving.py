@@ -10,6 +10,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from ._version import __version__
+from .copies import overwrite
 from .errors import InputError, require
 from .files import write_whole
 from .floral import Floral
@@ -94,11 +95,8 @@ def load(path: str | Path, model: nn.Module) -> Floral:
             "precision that it was saved from, with the same parameters frozen and the same entries in "
             "adaptors.KINDS",
         )
-    with torch.no_grad():
-        for name, tensor in expected.items():
-            if 0 in tensor.stride():  # expanded: torch writes into no tensor whose numbers share memory
-                tensor.data = tensor.contiguous()
-            tensor.copy_(found[name])
+    for name, tensor in expected.items():
+        overwrite(tensor, found[name])
     return wrapped
 
 

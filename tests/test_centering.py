@@ -318,6 +318,20 @@ def test_a_failure_halfway_changes_nothing() -> None:
         torch.testing.assert_close(tensor, before[name], rtol=0, atol=0, equal_nan=True)
 
 
+def test_a_parameter_whose_numbers_share_memory_is_centered_too() -> None:
+    """Torch writes into no such tensor, and the layer before it would have been written already."""
+    model = Floral(nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2)), rank=2, num_clusters=C)
+    with torch.no_grad():
+        for tensor in model.clustered().values():
+            tensor.normal_()
+    model.base.get_parameter("1.weight").data = torch.ones(1, 3).expand(2, 3)
+    base, clustered = dict(model.base.named_parameters()), model.clustered()
+    centered = center(model.plan, base, clustered)
+    assert model.center() == centered.lost
+    assert all(torch.equal(base[name], tensor) for name, tensor in centered.base.items())
+    assert all(torch.equal(clustered[name], tensor) for name, tensor in centered.clustered.items())
+
+
 @pytest.mark.parametrize("p", [2.0, 1.0])
 @pytest.mark.parametrize(
     ("rank", "num_clusters", "probability"), [(2, 1, [1.0]), (3, 2, [1.0, 0.0]), (5, 2, [0.5, 0.5])]
