@@ -92,6 +92,8 @@ def export_peft(model: Floral, folder: str | Path, mixture: Tensor | Sequence[fl
     }
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
+    # an export that is interrupted has no config, and not that of an older one
+    (folder / "adapter_config.json").unlink(missing_ok=True)
     contiguous = {name: tensor.contiguous() for name, tensor in tensors.items()}
     write_whole(folder / "adapter_model.safetensors", save(contiguous, {"format": "pt"}))
     write_whole(folder / "adapter_config.json", json.dumps(config, indent=2).encode())

@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from floral_lite import Floral, InputError, export_peft
+from floral_lite import Floral, InputError, export, export_peft
 from floral_lite.adaptors import KINDS, Adaptor, LowRankAdaptor, VectorAdaptor
 from floral_lite.data import import_torchvision
 
@@ -293,3 +293,21 @@ def test_a_layer_with_a_forward_of_its_own_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="Twice has a forward"):
         export_peft(Floral(nn.Sequential(Twice(4, 3)), rank=1), tmp_path / "new")
     assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("name", ["adapter_model.safetensors", "adapter_config.json"])
+def test_an_interrupted_export_over_an_older_one_leaves_no_config(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else PEFT would read new weights by an old config."""
+    export_peft(trained(nn.Sequential(nn.Linear(8, 3))), tmp_path)
+
+    def write(path: Path, content: bytes) -> None:
+        if path.name == name:
+            raise KeyboardInterrupt
+        path.write_bytes(content)
+
+    monkeypatch.setattr(export, "write_whole", write)
+    with pytest.raises(KeyboardInterrupt):
+        export_peft(trained(nn.Sequential(nn.Linear(8, 3))), tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["adapter_model.safetensors"]
