@@ -598,6 +598,17 @@ def test_a_test_loss_that_is_not_finite_stops_the_run(engine: Engine) -> None:
         run(task, "fedavg", learning_rate=1e30, engine=engine)
 
 
+def test_of_a_loss_that_is_nan_ignored_labels_are_told_too(ragged_task: Task, engine: Engine) -> None:
+    """The mean over a batch without any label is 0 / 0."""
+    first = torch.tensor([0])
+    train = [Shard(own.inputs, own.targets.index_fill(0, first, -100)) for own in ragged_task.train]
+    task = replace(ragged_task, train=train, loss=lambda *pair: functional.cross_entropy(*pair))
+    with pytest.raises(DivergenceError, match=r"is nan in round 1.*a batch whose labels .* such as -100"):
+        run(task, "fedavg", batch_size=1, engine=engine)
+    with pytest.raises(DivergenceError, match=r"try a tenth of them$"):  # of infinity they are not the cause
+        run(first_loss_task((1, 1.0)), "fedavg", learning_rate=1e30, engine=engine)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

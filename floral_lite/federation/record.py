@@ -61,9 +61,11 @@ def add_scores(entry: Round, task: Task, mixture: Tensor, scores: list[Score], s
 def require_finite(told: str, loss: float, settings: Settings) -> None:
     """Raise DivergenceError, with what is told and the learning rates, unless the loss is a finite number."""
     if not math.isfinite(loss):
+        ignored = "; a batch whose labels are all left out by the loss, such as -100, gives nan too"
         raise DivergenceError(
             f"{told}, with learning_rate={settings.learning_rate} and "
             f"router_learning_rate={settings.router_learning_rate}: try a tenth of them"
+            f"{ignored if math.isnan(loss) else ''}"
         )
 
 
