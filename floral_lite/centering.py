@@ -8,6 +8,7 @@ from torch import Tensor
 
 from .adaptors import Adaptor, LowRankAdaptor, VectorAdaptor, factors_of
 from .errors import real_number, require
+from .given import tensor_of
 from .router import check_simplex
 
 
@@ -51,8 +52,8 @@ def center(
         q: V gets Sigma^(1/q).
 
     Raises:
-        InputError: 1/p + 1/q is not 1, the probability is not on the simplex, or an adaptor is of a class
-            of your own, whose mean cannot be taken out.
+        InputError: 1/p + 1/q is not 1, the probability is of no numbers or not on the simplex, or an adaptor
+            is of a class of your own, whose mean cannot be taken out.
 
     Source: appendix 'Centering LoRAs'.
     """
@@ -63,8 +64,7 @@ def center(
     num_clusters = len(next(iter(clustered.values())))
     if probability is None:
         probability = [1 / num_clusters] * num_clusters
-    if not isinstance(probability, Tensor):
-        probability = torch.as_tensor(probability, dtype=torch.float64)
+    probability = tensor_of("probability", probability, torch.float64)
     require(
         probability.shape == (num_clusters,),
         f"probability has the shape {tuple(probability.shape)}; give p(c) of each of {num_clusters} adaptors",

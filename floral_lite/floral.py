@@ -16,6 +16,7 @@ from .centering import center
 from .copies import copied, overwrite
 from .errors import require
 from .factored import AdaptedParameter
+from .given import tensor_of
 from .mixing import Mixing, Route
 from .roles import joined
 from .router import Router, check_rule, check_simplex, uniform_logits
@@ -127,12 +128,11 @@ class Floral(nn.Module):
         """The mixture pi, shape (C,): the router's softmax(theta), without noise, or the one that is given.
 
         Raises:
-            InputError: the given one has another shape, or is not on the simplex.
+            InputError: the given one is of no numbers, has another shape, or is not on the simplex.
         """
         if given is None:
             return self.router.mixture(self.router_logits)
-        if not isinstance(given, Tensor):
-            given = torch.as_tensor(given, dtype=self.router_logits.dtype)
+        given = tensor_of("mixture", given, self.router_logits.dtype)
         require(
             given.shape == (self.num_clusters,),
             f"mixture has shape {tuple(given.shape)}; it must have a weight for each of the "

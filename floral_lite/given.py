@@ -13,12 +13,13 @@ from .errors import InputError, require
 Numbers = Tensor | np.ndarray[Any, Any] | Sequence[Any]
 
 
-def tensor_of(name: str, numbers: Numbers) -> Tensor:
+def tensor_of(name: str, numbers: Numbers, dtype: torch.dtype | None = None) -> Tensor:
     """The numbers as one tensor, a tensor as it is, or InputError.
 
     Args:
         name: of the argument.
         numbers: what the user gave for it.
+        dtype: what numbers that are no tensor are read as; None for torch's own choice.
 
     Example:
         >>> tensor_of("outputs", [torch.ones(2), torch.zeros(2)]).shape  # of two models, say
@@ -26,8 +27,8 @@ def tensor_of(name: str, numbers: Numbers) -> Tensor:
     """
     try:
         if isinstance(numbers, list | tuple):
-            return torch.stack([torch.as_tensor(one) for one in numbers])
-        return torch.as_tensor(numbers)
+            return torch.stack([torch.as_tensor(one, dtype=dtype) for one in numbers])
+        return numbers if isinstance(numbers, Tensor) else torch.as_tensor(numbers, dtype=dtype)
     except (TypeError, ValueError, RuntimeError) as error:
         raise InputError(
             f"{name} is {shortened(numbers)} ({str(error).partition(chr(10))[0]}); give a tensor, a NumPy "

@@ -291,6 +291,7 @@ def test_lower_precisions_keep_the_function_to_their_own_rounding(name: str, pre
         ({"probability": torch.tensor([1.5, -0.5, 0.0])}, r"probability has .* a smallest entry -0\.5"),
         ({"probability": torch.ones(3, 1)}, r"shape \(3, 1\)"),
         ({"probability": [0.5, 0.5]}, r"shape \(2,\); give p\(c\) of each of 3 adaptors"),
+        ({"probability": "uniform"}, r"probability is 'uniform' .*; give a tensor"),
         ({"probability": torch.tensor([math.nan, 0.5, 0.5])}, "probability has sums nan"),
     ],
 )

@@ -679,6 +679,15 @@ def test_a_mixture_off_the_simplex_is_refused(use: Any, weights: list[float]) ->
         use(model, torch.tensor(weights))
 
 
+@pytest.mark.parametrize("mixture", ["optimal", [None, 1.0], {"first": 1.0}])
+@pytest.mark.parametrize("use", [Floral.merge, Floral.personal_parameters, Floral.mixture])
+def test_a_mixture_of_no_numbers_is_refused(use: Any, mixture: Any) -> None:
+    with pytest.raises(
+        InputError, match=r"mixture is .*; give a tensor, a NumPy array, or numbers in a list"
+    ):
+        use(Floral(nn.Linear(3, 2), rank=1, num_clusters=2), mixture)
+
+
 @pytest.mark.parametrize("precision", [torch.float16, torch.bfloat16, torch.float64])
 def test_a_router_has_at_least_single_precision_to_learn_in(precision: torch.dtype) -> None:
     logits = Floral(nn.Linear(3, 2, dtype=precision), rank=1).router_logits
