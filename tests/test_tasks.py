@@ -256,6 +256,12 @@ def test_several_seeds_at_once_are_the_tasks_of_each(name: str) -> None:
     assert json.dumps(numpys.details) == json.dumps(together[0].details)
 
 
+@pytest.mark.parametrize("seeds", [4, None])
+def test_a_number_of_seeds_is_not_the_seeds(seeds: Any) -> None:
+    with pytest.raises(InputError, match=rf"seeds is {seeds}; .* such as range\(4\)"):
+        tasks.load_seeds("digits-rotate", seeds)
+
+
 def test_image_tasks_share_one_copy_of_the_images_whatever_their_number_and_clusters(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -72,7 +72,7 @@ def load_seeds(
         data: the folder of downloaded image sets.
 
     Raises:
-        InputError: see `load`.
+        InputError: see `load`, or seeds is one number.
 
     Example:
         >>> first, second = load_seeds("digits-rotate", [1, 2])

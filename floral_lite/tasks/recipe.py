@@ -1,6 +1,6 @@
 """What a task is made of, and how it becomes the clients' data."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -59,6 +59,10 @@ def make_tasks(
     data: Path | str | None = None,
 ) -> list[Task]:
     """A recipe's task for each seed; arguments and errors as in `tasks.load`."""
+    require(
+        isinstance(seeds, Iterable),
+        f"seeds is {seeds!r}; it must have the seed of each task, such as range(4)",
+    )
     num_clients = whole_number("num_clients", recipe.num_clients if num_clients is None else num_clients)
     num_clusters = whole_number("num_clusters", recipe.num_clusters if num_clusters is None else num_clusters)
     check_data_fraction(data_fraction)
