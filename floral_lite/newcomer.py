@@ -153,8 +153,8 @@ def prototypes(
         Shape (C, L, d); infinite, and so never near, where a cluster has no such label.
 
     Raises:
-        InputError: the lists are not of the same clients, a label is out of range, or a row of the mixtures
-            is not on the simplex.
+        InputError: lists and mixtures are not of the same clients, a label is out of range, or a row of the
+            mixtures is not on the simplex.
 
     Source: the class prototypes of Tan et al., 2022 (FedProto), here for each cluster; not the paper's.
 
@@ -172,6 +172,7 @@ def prototypes(
         f"features are of {len(inputs)} clients, labels of {len(targets)}; give both of every client",
     )
     mixtures = tensor_of("mixtures", mixtures)
+    require(mixtures.dim() == 2, f"mixtures has the shape {tuple(mixtures.shape)}; it must be (K, C)")
     check_mixtures(mixtures, len(inputs), mixtures.shape[-1])
     require(
         all(

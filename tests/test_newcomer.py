@@ -209,6 +209,11 @@ def test_a_one_hot_router_stays() -> None:
         (lambda: prototypes([FEATURES[0]], [], torch.ones(1, 1), L), "labels of 0"),
         (lambda: prototypes([], [], torch.ones(0, 1), L), "features are of 0 clients"),
         (lambda: prototypes([FEATURES[0]], [LABELS[0]], torch.ones(1, 2), L), "mixtures"),
+        (lambda: prototypes([FEATURES[0]], [LABELS[0]], torch.tensor(1.0), L), r"shape \(\); it must be"),
+        (
+            lambda: prototypes([FEATURES[0]], [LABELS[0]], torch.ones(1), L),
+            r"shape \(1,\); it must be \(K, C",
+        ),
         (lambda: prototypes([FEATURES[0]], [LABELS[0] + 1], torch.ones(1, 1), L), "labels go from"),
         (lambda: prototypes([FEATURES[0]], [LABELS[0]], torch.ones(1, 1), -1), "labels go from"),
         (lambda: prototypes([FEATURES[0]], [LABELS[0].double()], torch.ones(1, 1), L), "integers"),
