@@ -27,7 +27,8 @@ def save(model: Floral, path: str | Path) -> None:
         path: a file name, by custom ending in .safetensors; a file that is there is replaced.
 
     Raises:
-        InputError: the model is no Floral, or its router is of a class of your own.
+        InputError: the model is no Floral, its router is of a class of your own, or a tensor is sparse or of
+            a type that safetensors does not have. Nothing is written then.
         OSError: the folder is not there, say.
     """
     check_floral(model)
@@ -36,6 +37,13 @@ def save(model: Floral, path: str | Path) -> None:
         f"the model's router is a {type(model.router).__name__}, and a file keeps a Router's options only: "
         "save its state_dict(), or what merge() makes of it",
     )
+    tensors = _tensors(model)
+    for name, tensor in tensors.items():
+        require(
+            _can_be_kept(tensor),
+            f"{name} is {tensor.layout} of {tensor.dtype}; a file keeps dense tensors of the types that "
+            "safetensors has: convert it, such as with .to_dense() or .to(torch.complex64)",
+        )
     settings = {
         "num_clusters": model.num_clusters,
         **asdict(model.options),
@@ -43,8 +51,7 @@ def save(model: Floral, path: str | Path) -> None:
     }
     # copies, since a file takes neither tensors that share memory nor ones that are not contiguous
     tensors = {
-        name: tensor.detach().clone(memory_format=torch.contiguous_format)
-        for name, tensor in _tensors(model).items()
+        name: tensor.detach().clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()
     }
     told = json.dumps(settings, default=float)  # NumPy's floats too
     content = safetensors.torch.save(tensors, {"floral_lite": __version__, "settings": told})
@@ -112,6 +119,15 @@ def check_floral(model: object) -> None:
 def _tensors(model: nn.Module) -> dict[str, Tensor]:
     """Parameters and buffers by name, each once even where two modules share it."""
     return dict(model.named_parameters()) | dict(model.named_buffers())
+
+
+def _can_be_kept(tensor: Tensor) -> bool:
+    """Whether a file has a form for a tensor; of its types only safetensors itself has the list."""
+    try:
+        safetensors.torch.save({"one": torch.zeros(1, dtype=tensor.dtype)})
+    except KeyError:
+        return False
+    return tensor.layout == torch.strided
 
 
 def _kind(tensor: Tensor | None) -> str:

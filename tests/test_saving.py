@@ -368,6 +368,21 @@ def test_an_expanded_buffer_is_loaded(tmp_path: Path) -> None:
         assert torch.equal(loaded.state_dict()[name], tensor)
 
 
+@pytest.mark.parametrize(
+    ("buffer", "kind"),
+    [
+        (torch.ones(2, dtype=torch.complex128), "torch.complex128"),
+        (torch.eye(2).to_sparse(), "torch.sparse_coo"),
+    ],
+)
+def test_a_tensor_that_no_file_can_keep_is_named(buffer: Tensor, kind: str, tmp_path: Path) -> None:
+    base = nn.Sequential(nn.Linear(4, 2))
+    base[0].register_buffer("own", buffer)
+    with pytest.raises(InputError, match=rf"base\.0\.own is .*{kind}.*; a file keeps dense tensors"):
+        save(Floral(base, rank=1), tmp_path / "model.safetensors")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_weight_with_its_channels_last_is_saved(tmp_path: Path) -> None:
     base = nn.Conv2d(2, 3, 3).to(memory_format=torch.channels_last)
     assert not base.weight.is_contiguous()
