@@ -96,6 +96,11 @@ def test_a_file_of_something_else_is_no_history(text: str, tmp_path: Path) -> No
         History.load(path)
 
 
+def test_a_folder_is_no_history(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"is a folder; name the file that History\.save wrote in it"):
+        History.load(tmp_path)
+
+
 def test_a_history_that_cannot_be_written_leaves_no_file(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="not JSON serializable"):
         replace(history(), config={"odd": object()}).save(tmp_path / "history.json")

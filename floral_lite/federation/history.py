@@ -129,9 +129,10 @@ class History:
         """Read what `save` wrote.
 
         Raises:
-            InputError: the file is damaged, or something else.
+            InputError: the file is damaged, or something else, such as a folder.
             FileNotFoundError: there is none.
         """
+        require(not Path(path).is_dir(), f"{path} is a folder; name the file that History.save wrote in it")
         try:
             content = json.loads(Path(path).read_text())
             history = cls(**{**content, "rounds": [Round(**entry) for entry in content["rounds"]]})
