@@ -535,6 +535,15 @@ def test_what_is_no_folder_is_told(ragged_task: Task, checkpoints: Any) -> None:
         train(ragged_task, make("fedavg", ragged_task), checkpoints=checkpoints)
 
 
+def test_no_checkpoint_is_loaded_from_what_is_no_folder(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("kept")
+    wrong: list[Any] = [None, ["runs/first"], tmp_path / "notes.txt", str(tmp_path / "notes.txt")]
+    for folder in wrong:
+        with pytest.raises(InputError, match=r"folder is .*; it must be a folder of checkpoints, such as"):
+            load_checkpoint(folder)
+    assert load_checkpoint(tmp_path / "not there yet") is None
+
+
 def test_a_second_run_in_the_same_folder_is_refused(ragged_task: Task, tmp_path: Path) -> None:
     """Each would remove the other's checkpoints."""
     method = make("fedavg", ragged_task)

@@ -137,8 +137,12 @@ def load_checkpoint(folder: Path | str) -> list[Federation] | None:
     """The newest checkpoint in a folder, one Federation for each run, or None if there is none.
 
     Raises:
-        InputError: the folder of the newest round is damaged, or holds something else. It stays as it is.
+        InputError: it is no folder, or that of the newest round is damaged, or holds something else. It stays
+            as it is.
     """
+    told = f"folder is {folder!r}; it must be a folder of checkpoints, such as 'runs/first'"
+    require(isinstance(folder, Path | str), told)
+    require(not Path(folder).is_file(), told)
     checkpoints = _checkpoints(Path(folder))
     if not checkpoints:
         return None
