@@ -19,12 +19,14 @@ def copied(model: nn.Module) -> nn.Module:
         False
     """
     memo: dict[int, Tensor] = {}
+    seen: set[int] = set()  # a list may hold itself
 
     def look(value: object) -> None:
         if isinstance(value, Tensor):
             if not value.is_leaf:
                 memo[id(value)] = value.detach().clone()
-        elif isinstance(value, dict | list | tuple):
+        elif isinstance(value, dict | list | tuple) and id(value) not in seen:
+            seen.add(id(value))
             for inner in value.values() if isinstance(value, dict) else value:
                 look(inner)
 

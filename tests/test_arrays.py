@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from floral_lite import InputError, Settings, methods, tasks, train
+from floral_lite.copies import copied
 from floral_lite.data import FlipAndCrop
 from floral_lite.federation.pool import Pool
 from floral_lite.models import mlp
@@ -377,6 +378,17 @@ def test_a_network_may_keep_tensors(kept: Callable[[Kept], object], as_function:
     model = (lambda: Kept(kept)) if as_function else Kept(kept)
     task = tasks.from_arrays(IMAGES.reshape(120, 36), LABELS, **{**FOUR, "model": model, "num_clusters": 1})
     assert isinstance(task.model, Kept)
+
+
+def test_a_list_that_holds_itself_is_copied() -> None:
+    layer = nn.Linear(2, 1)
+    kept: list[Any] = [layer.weight * 2]
+    kept.append(kept)
+    vars(layer)["kept"] = kept
+    copy: Any = copied(layer)
+    assert copy.kept is not kept
+    assert copy.kept[1] is copy.kept
+    assert not copy.kept[0].requires_grad
 
 
 def test_where_a_network_cannot_be_copied_python_says_so() -> None:
