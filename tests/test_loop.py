@@ -637,6 +637,8 @@ def test_of_a_loss_that_is_nan_ignored_labels_are_told_too(ragged_task: Task, en
         ({"statistics": "global"}, "statistics is 'global'; it must be 'local' or 'averaged'"),
         ({"engine": "quick"}, "engine is 'quick'; it must be 'fast' or 'loop'"),
         ({"max_memory": 0}, "max_memory is 0.*bytes"),
+        ({"max_memory": "1", "engine": "loop"}, "max_memory is '1'; it must be a whole number"),
+        ({"checkpoint_every": 0}, "checkpoint_every is 0; it must be at least 1"),
         ({"device": "cuda:99"}, "device is 'cuda:99'.*cpu"),
         ({"seed": -1}, "seed is -1"),
     ],

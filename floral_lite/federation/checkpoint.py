@@ -55,10 +55,7 @@ def checkpointed_rounds(
             same is not checked, and of functions and classes of your own only the name.
         OSError: the disk is full, say; the older checkpoint is still there.
     """
-    require(
-        whole_number("checkpoint_every", checkpoint_every) >= 1,
-        f"checkpoint_every is {checkpoint_every}; it must be at least 1",
-    )
+    check_checkpoint_every(checkpoint_every)
     resumed = load_checkpoint(checkpoints)
     for federations in stacked_rounds(runs, settings, device, resumed, engine, max_memory):
         number = len(federations[0].history.rounds)
@@ -66,6 +63,14 @@ def checkpointed_rounds(
         if number == 1 or number % checkpoint_every == 0 or number == settings.rounds:
             save_checkpoint(federations, checkpoints)
         yield federations
+
+
+def check_checkpoint_every(rounds: int) -> None:
+    """Raise InputError unless it is a whole number of rounds, at least 1."""
+    require(
+        whole_number("checkpoint_every", rounds) >= 1,
+        f"checkpoint_every is {rounds}; it must be at least 1",
+    )
 
 
 @contextmanager

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.modules.conv import _ConvNd
 
-from ..errors import InputError, require, whole_number
+from ..errors import InputError
 from ..methods import Method
 from ..roles import Roles, is_statistic, num_bytes
 from .batch import MEANS
@@ -23,7 +23,7 @@ from .own_method import ours
 from .plan import STEPS_FETCHED, Member, narrow
 from .precision import arithmetic
 from .recording import Steps
-from .settings import Settings
+from .settings import Settings, check_max_memory
 from .task import Task
 
 # On a CPU more clients at once save calls, until they only wait for memory. This much takes the thirty of
@@ -50,10 +50,7 @@ class Memory:
 
     def __init__(self, max_memory: int | None, device: torch.device) -> None:
         """Fix the bytes."""
-        require(
-            max_memory is None or whole_number("max_memory", max_memory) > 0,
-            f"max_memory is {max_memory}; it is the bytes that clients in training may take: try 2**30",
-        )
+        check_max_memory(max_memory)
         if max_memory is None:
             max_memory = CPU_BYTES
             if device.type == "cuda":

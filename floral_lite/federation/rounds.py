@@ -21,7 +21,7 @@ from .precision import arithmetic
 from .record import add_scores, train_loss
 from .runs import Federation, Run
 from .server import server_step
-from .settings import Settings
+from .settings import Settings, check_max_memory
 from .task import Task
 
 Engine = Literal["fast", "loop"]
@@ -84,12 +84,13 @@ def stacked_rounds(
         After every round a Federation for each run, in the same order.
 
     Raises:
-        InputError: as in `federated_rounds`, or the runs are of different configurations, or not those that
-            are resumed.
+        InputError: as in `federated_rounds`, or max_memory is no whole number above 0, or the runs are of
+            different configurations, or not those that are resumed.
         DivergenceError: a client's loss is not a finite number.
     """
     require(len(runs) > 0, "runs is empty; give at least one Run(task, method, seed)")
     check_choice("engine", engine, Engine)
+    check_max_memory(max_memory)
     device = find_device(device)
     with arithmetic("float32"):
         runs, federations, asked, answers = begin(runs, settings, device, engine)

@@ -9,7 +9,7 @@ import torch
 
 from ..errors import require
 from ..methods import Method
-from .checkpoint import checkpointed_rounds, one_run_in
+from .checkpoint import check_checkpoint_every, checkpointed_rounds, one_run_in
 from .rounds import Engine, stacked_rounds
 from .runs import Federation, Run, check_run
 from .settings import Settings
@@ -120,6 +120,7 @@ def train_runs(
         >>> [len(federation.history.rounds) for federation in train_runs(runs, settings)]
         [2, 2]
     """
+    check_checkpoint_every(checkpoint_every)
     with ExitStack() as stack:
         if checkpoints is None:
             rounds = stacked_rounds(runs, settings, device, engine=engine, max_memory=max_memory)
