@@ -639,6 +639,7 @@ def test_of_a_loss_that_is_nan_ignored_labels_are_told_too(ragged_task: Task, en
         ({"max_memory": 0}, "max_memory is 0.*bytes"),
         ({"max_memory": "1", "engine": "loop"}, "max_memory is '1'; it must be a whole number"),
         ({"checkpoint_every": 0}, "checkpoint_every is 0; it must be at least 1"),
+        ({"on_round": 3}, "on_round is 3; it must be a function .*, or None"),
         ({"device": "cuda:99"}, "device is 'cuda:99'.*cpu"),
         ({"seed": -1}, "seed is -1"),
     ],

@@ -76,7 +76,7 @@ def train(
         device=device,
         engine=engine,
         max_memory=max_memory,
-        on_round=None if on_round is None else lambda federations: on_round(federations[0]),
+        on_round=(lambda federations: on_round(federations[0])) if callable(on_round) else on_round,
         checkpoints=checkpoints,
         checkpoint_every=checkpoint_every,
     )
@@ -120,6 +120,10 @@ def train_runs(
         >>> [len(federation.history.rounds) for federation in train_runs(runs, settings)]
         [2, 2]
     """
+    require(
+        on_round is None or callable(on_round),
+        f"on_round is {on_round!r}; it must be a function of what there is after a round, or None",
+    )
     check_checkpoint_every(checkpoint_every)
     with ExitStack() as stack:
         if checkpoints is None:
