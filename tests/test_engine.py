@@ -763,6 +763,22 @@ def test_rounder_products_leave_parameters_and_averages_their_precision(
     assert 0 < abs(after.history.rounds[0].train_loss - exact) < 0.05 * exact
 
 
+@pytest.mark.parametrize("which", ["fast", "loop"])
+@pytest.mark.parametrize("make", [methods.FLoRAL, methods.Ensemble, methods.MFL, methods.FedEM])
+@pytest.mark.parametrize("name", ["mlp", "wide"])
+def test_routers_of_a_model_in_half_precision_learn_in_single(name: str, make: Any, which: Any) -> None:
+    """Steps of 1e-3 on logits near 1 are lost in bfloat16, and its mixtures sum to 0.998."""
+    task = single(task_of(name, participation=1.0), torch.bfloat16)
+    method = make(task.model, num_clusters=3)
+    run = train(task, method, engine=which, rounds=2)
+    logits = run.state.private[ROUTER]
+    assert logits.dtype == torch.float32
+    assert (logits != logits.bfloat16()).any(dim=1).all()
+    assert {tensor.dtype for tensor in run.state.clustered.values()} == {torch.bfloat16}
+    for mixture in run.history.rounds[-1].mixture:
+        assert sum(mixture) == pytest.approx(1, abs=1e-6)
+
+
 def test_batch_norms_are_not_computed_in_bfloat16() -> None:
     task = single(task_of("batch norm 1d", precision="bfloat16"))
     with pytest.raises(InputError, match=r"precision is 'bfloat16', but the model has batch norms"):

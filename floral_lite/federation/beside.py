@@ -39,7 +39,7 @@ def beside(outputs: Tensor, inner: Tensor, u: Tensor, mixture: Tensor) -> Tensor
         u: the factors U, shape (k, C, m, R).
         mixture: pi, shape (k, C).
     """
-    weighted = side_by_side(mixture[:, :, None, None] * u)
+    weighted = side_by_side(mixture[:, :, None, None].to(u.dtype) * u)
     return torch.baddbmm(outputs, inner, weighted.mT)
 
 

@@ -105,7 +105,7 @@ class BlendedProduct(torch.autograd.Function):
         of_mixture = None
         if ctx.needs_input_grad[2]:
             of_mixture = torch.bmm(descent.weight, of_merged[:, :, None])[:, :, 0]
-        descent.step(mixture[:, :, None], of_merged[:, None])
+        descent.step(mixture[:, :, None].to(of_merged.dtype), of_merged[:, None])
         return of_inputs, None, of_mixture, gradient.sum(dim=1) if ctx.needs_input_grad[3] else None, None
 
 

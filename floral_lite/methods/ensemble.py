@@ -62,8 +62,7 @@ class Ensemble(Routed):
             "all models of the ensemble start alike, and would stay alike: give the model's layers a method "
             "reset_parameters(), which draws their parameters anew",
         )
-        logits = self.first_routers(clusters)
-        return Roles({}, clustered, {ROUTER: logits.to(next(iter(clustered.values())))})
+        return Roles({}, clustered, {ROUTER: self.first_routers(clusters, clustered)})
 
     def parts(self, client: Roles, draws: Tensor | None = None) -> dict[str, Part]:
         """w^k = sum_c pi_c^k w_c."""

@@ -68,8 +68,7 @@ class FLoRAL(Adapted, Routed):
             "weight that is a matrix, draw one tensor of an adaptor of your own, or use routing='optimal' or "
             "router={'noise': 1}",
         )
-        logits = self.first_routers(clusters).to(next(iter(clustered.values())))
-        private = {ROUTER: logits} | self.first_statistics(len(clusters))
+        private = {ROUTER: self.first_routers(clusters, clustered)} | self.first_statistics(len(clusters))
         return Roles(trainable(self.model), clustered, private)
 
     def parts(self, client: Roles, draws: Tensor | None = None) -> dict[str, Part]:

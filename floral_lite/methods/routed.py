@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from ..adaptors import check_num_clusters
 from ..errors import check_choice, check_names, require
+from ..given import precise
 from ..roles import Roles
 from ..router import Router, check_rule, one_hot_logits, uniform_logits
 from .base import ROUTER, Method, Part
@@ -63,11 +64,17 @@ class Routed(Method):
     def models(self, client: Roles) -> list[dict[str, Part]]:
         """The models of the C clusters, each by itself."""
 
-    def first_routers(self, clusters: Tensor) -> Tensor:
-        """The routers (K, C) of a federation that has not begun: one-hot or uniform."""
+    def first_routers(self, clusters: Tensor, clustered: dict[str, Tensor]) -> Tensor:
+        """The routers (K, C) of a federation that has not begun: one-hot or uniform.
+
+        They lie where the clustered parameters do, of the same type, but in single precision at least: in
+        half a logit soon stops growing, and mixtures do not sum to 1.
+        """
         if self.routing == "optimal":
-            return one_hot_logits(clusters, self.num_clusters)
-        return uniform_logits(len(clusters), self.num_clusters)
+            logits = one_hot_logits(clusters, self.num_clusters)
+        else:
+            logits = uniform_logits(len(clusters), self.num_clusters)
+        return precise(logits.to(next(iter(clustered.values()))))
 
     def draw(self, num_steps: int, generator: torch.Generator) -> Tensor | None:
         """The router's noise."""
