@@ -191,6 +191,19 @@ def test_a_clipped_run_goes_on_to_the_bit(tmp_path: Path) -> None:
         assert torch.equal(one, other)
 
 
+def test_a_run_in_half_precision_goes_on_to_the_bit(tmp_path: Path) -> None:
+    """Its routers and the server's moments are in single precision."""
+    task = two_clients(lambda: nn.Linear(5, 2).bfloat16(), torch.bfloat16)
+    method, changes = methods.FLoRAL(task.model, 2, rank=1), {"server_optimizer": "adam"}
+    whole = train(task, method, rounds=4, **changes)
+    for rounds in (2, 4):
+        half = train(task, method, rounds=rounds, checkpoints=tmp_path, **changes)
+    for one, other in zip(half.moments["square"].tensors(), whole.moments["square"].tensors(), strict=True):
+        assert torch.equal(one, other)
+    for one, other in zip(half.state.tensors(), whole.state.tensors(), strict=True):
+        assert torch.equal(one, other)
+
+
 def test_numbers_of_numpy_are_kept_as_numbers(tmp_path: Path) -> None:
     task = two_clients(lambda: nn.Linear(5, 2))
     method = methods.FLoRAL(task.model, 2, budget=np.float32(0.1), router=Router(temperature=np.float64(2.0)))  # type: ignore[arg-type]

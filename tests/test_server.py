@@ -94,6 +94,21 @@ def test_nothing_is_changed_in_place(name: str) -> None:
         assert all(torch.equal(*pair) for pair in zip(roles.tensors(), copy.tensors(), strict=True))
 
 
+@pytest.mark.parametrize(
+    ("name", "moment", "kept"), [("momentum", "velocity", 0.9), ("adam", "square", 0.999)]
+)
+def test_moments_of_parameters_in_half_precision_decay_as_others(name: str, moment: str, kept: float) -> None:
+    """In bfloat16 0.999 v rounds to v: what one round has moved far would stand still ever after."""
+    settings, _ = OPTIMIZERS[name]
+    generator = torch.Generator().manual_seed(1)
+    before, average = (a_state(generator).map(Tensor.bfloat16) for _ in range(2))
+    after, moments = server_step(before, average, first_moments(before, settings), settings, 1)
+    assert {tensor.dtype for tensor in after.tensors()} == {torch.bfloat16}
+    _, later = server_step(after, after, moments, settings, 2)
+    for old, new in zip(moments[moment].tensors(), later[moment].tensors(), strict=True):
+        torch.testing.assert_close(new, (kept * old.double()).float())
+
+
 def test_plain_averaging_takes_the_average_itself() -> None:
     generator = torch.Generator().manual_seed(1)
     state, average = a_state(generator), a_state(generator)

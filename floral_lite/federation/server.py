@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from ..given import precise
 from ..roles import Roles, along_first, is_statistic
 from .settings import Settings
 
@@ -14,10 +15,16 @@ Moments = dict[str, Roles]
 
 
 def first_moments(state: Roles, settings: Settings) -> Moments:
-    """The moments before the first round, all zero; none for plain averaging."""
+    """The moments before the first round, all zero; none for plain averaging.
+
+    They are in single precision at least: in bfloat16 a second moment would never decay, 0.999 v rounds to v.
+    """
     names = {"sgd": ["velocity"] if settings.server_momentum else [], "adam": ["mean", "square"]}
     averaged = state._replace(private={})
-    return {name: averaged.map(torch.zeros_like) for name in names[settings.server_optimizer]}
+    return {
+        name: averaged.map(lambda tensor: precise(torch.zeros_like(tensor)))
+        for name in names[settings.server_optimizer]
+    }
 
 
 def server_step(
@@ -44,7 +51,7 @@ def server_step(
     if settings.averages_plainly or not averaged.tensors():
         return average, moments
     # the averaged update, old minus new, is the optimizer's gradient
-    update = averaged.map(torch.sub, average._replace(private={}))
+    update = averaged.map(lambda old, new: precise(old) - precise(new), average._replace(private={}))
     steps, moments = _steps(update, moments, settings, number)
     for step, own in zip(steps, update, strict=True):
         step.update({name: tensor for name, tensor in own.items() if is_statistic(name)})
@@ -52,7 +59,8 @@ def server_step(
         # a cluster in which nobody had weight stands still
         same = (tensor == 0).reshape(len(tensor), -1).all(dim=1)
         steps.clustered[name] = steps.clustered[name].masked_fill(along_first(same, tensor), 0)
-    return averaged.map(torch.sub, steps)._replace(private=average.private), moments
+    after = averaged.map(lambda old, step: (old - step).to(old.dtype), steps)
+    return after._replace(private=average.private), moments
 
 
 def _steps(gradient: Roles, moments: Moments, settings: Settings, number: int) -> tuple[Roles, Moments]:
