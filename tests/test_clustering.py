@@ -412,6 +412,29 @@ def test_where_nothing_stands_out_the_router_is_learned() -> None:
     assert theta.any()
 
 
+class Turned(nn.Module):
+    """A matrix in a layer of one's own, which gets no adaptor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.matrix = nn.Parameter(torch.eye(6, dtype=torch.float64))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return inputs @ self.matrix
+
+
+def test_adaptors_that_would_stay_alike_are_refused_where_nothing_stands_out() -> None:
+    task = two_kinds(num_clients=3)
+    model = nn.Sequential(Turned(), task.model)
+    for name, parameter in task.model.named_parameters():
+        parameter.requires_grad_(name.endswith("bias"))
+    task = replace(task, model=model)
+    with pytest.raises(InputError, match=r"all adaptors start alike.*router="):
+        train(task, methods.FLoRAL(model, num_clusters=2, routing="clustered"))
+    for options in ({"router": {"noise": 1}}, {"num_clusters": 1}):
+        train(task, methods.FLoRAL(model, **{"num_clusters": 2} | options, routing="clustered"))
+
+
 @pytest.mark.parametrize("stand", [False, True])
 def test_routers_lean_on_clusters_that_stand_out_and_on_no_others(
     stand: bool, monkeypatch: pytest.MonkeyPatch
@@ -420,8 +443,9 @@ def test_routers_lean_on_clusters_that_stand_out_and_on_no_others(
     found = Found(task.clusters, effect=clustering.STANDS_OUT + (0.1 if stand else -0.1))
     told: list[Any] = []
     monkeypatch.setattr(asking, "find_clusters", lambda *given: told.append(given) or found)
-    before = methods.FLoRAL(task.model, num_clusters=2, rank=1).initialise(task.clusters, seed=0)
-    after, _ = ask(task, before, seed=7)
+    method = methods.FLoRAL(task.model, num_clusters=2, rank=1)
+    before = method.initialise(task.clusters, seed=0)
+    after, _ = ask(task, method, before, seed=7)
     assert bool(after.private[ROUTER].any()) == stand
     assert told[0][1:] == (2, 7)  # C and the run's seed
 

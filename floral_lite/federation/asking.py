@@ -15,6 +15,7 @@ from ..copies import copied
 from ..errors import require
 from ..methods import ROUTER, Method
 from ..methods.base import trainable
+from ..methods.routed import Routed
 from ..roles import Roles
 from ..router import leaning_logits
 from .batch import MEANS, client_losses
@@ -52,11 +53,12 @@ def asked_rounds(task: Task, method: Method, settings: Settings) -> int:
     return asked
 
 
-def ask(task: Task, state: Roles, seed: int) -> tuple[Roles, Tensor]:
+def ask(task: Task, method: Method, state: Roles, seed: int) -> tuple[Roles, Tensor]:
     """Ask every client, and start the routers at the clusters that are found.
 
     Args:
         task: the clients' data and the first model. (All adaptors add nothing to it yet.)
+        method: who shares what.
         state: the federation before its first round, with routers (K, C).
         seed: of the run.
 
@@ -65,7 +67,7 @@ def ask(task: Task, state: Roles, seed: int) -> tuple[Roles, Tensor]:
         every client's loss at the first model, shape (K,).
 
     Raises:
-        InputError: the clients are a population.
+        InputError: the clients are a population; or no clusters stand out, and all adaptors are alike.
     """
     require(
         not isinstance(task.train, Population),
@@ -77,6 +79,8 @@ def ask(task: Task, state: Roles, seed: int) -> tuple[Roles, Tensor]:
     found = find_clusters(gradients, logits.shape[1], seed)
     if found is not None and found.stands_out:
         logits = leaning_logits(found.clusters, logits.shape[1], LEANING).to(logits)
+    elif isinstance(method, Routed):
+        method.check_apart(state.clustered)
     return state._replace(private=state.private | {ROUTER: logits}), losses
 
 

@@ -60,7 +60,7 @@ def begin(
     )
     answers = []
     for index, run in enumerate(runs if asked else ()):
-        firsts[index], losses = ask(run.task, firsts[index], run.seed)
+        firsts[index], losses = ask(run.task, run.method, firsts[index], run.seed)
         answers.append(losses.tolist())
     federations = [
         Federation(new_history(run, first, settings, device, engine), first, first_moments(first, settings))

@@ -17,6 +17,7 @@ from ..federation.precision import arithmetic
 from ..federation.runs import Run
 from ..methods import ROUTER
 from ..methods.base import trainable
+from ..methods.routed import Routed
 from ..roles import Roles
 from ..router import leaning_logits
 from .messages import (
@@ -105,6 +106,9 @@ class Asking:
         """Each client's cluster, -1 for one that has not answered; None if no clusters stand out.
 
         The answers are forgotten: no other number tells as much of a client.
+
+        Raises:
+            InputError: no clusters stand out, and all adaptors are alike.
         """
         order = sorted(self.answers)
         rows = zip(*(self.answers[client].gradients for client in order), strict=True)
@@ -113,6 +117,9 @@ class Asking:
         found = find_clusters(gradients, self.num_clusters, self.run.seed) if gradients else None
         if found is None or not found.stands_out:
             logger.info("of %d clients that have answered no clusters stand out", len(order))
+            method = self.run.method
+            if isinstance(method, Routed):
+                method.check_apart(method.initialise(torch.tensor([0]), self.run.seed).clustered)
             return None
         logger.info("clusters stand out among %d clients, with effect %.1f", len(order), found.effect)
         of_client = dict(zip(order, found.clusters.tolist(), strict=True))

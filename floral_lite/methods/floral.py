@@ -58,18 +58,21 @@ class FLoRAL(Adapted, Routed):
     def initialise(self, clusters: Tensor, seed: int) -> Roles:
         """The base as it is, adaptors that add nothing, routers uniform or one-hot."""
         clustered = self.first_adaptors(self.num_clusters, seed)
-        # vectors all start at zero, and uniform routers give each of them the same gradient
+        if self.routing in ("learned", "closed-form"):
+            self.check_apart(clustered)
+        private = {ROUTER: self.first_routers(clusters, clustered)} | self.first_statistics(len(clusters))
+        return Roles(trainable(self.model), clustered, private)
+
+    def check_apart(self, clustered: dict[str, Tensor]) -> None:
+        """As vectors, which all start at zero: uniform routers give each of them the same gradient."""
         alike = all(torch.equal(tensor[0], tensor[-1]) for tensor in clustered.values())
         plain = type(self.router) is Router and not self.router.noise
-        stay_so = self.num_clusters > 1 and self.routing in ("learned", "closed-form") and plain
         require(
-            not (alike and stay_so),
+            not (self.num_clusters > 1 and alike and plain),
             "all adaptors start alike, and would stay alike, as those of biases and norms do: unfreeze a "
             "weight that is a matrix, draw one tensor of an adaptor of your own, or use routing='optimal' or "
             "router={'noise': 1}",
         )
-        private = {ROUTER: self.first_routers(clusters, clustered)} | self.first_statistics(len(clusters))
-        return Roles(trainable(self.model), clustered, private)
 
     def parts(self, client: Roles, draws: Tensor | None = None) -> dict[str, Part]:
         """w^k = u + sum_c pi_c^k a_c."""

@@ -76,6 +76,9 @@ class Routed(Method):
             logits = uniform_logits(len(clusters), self.num_clusters)
         return precise(logits.to(next(iter(clustered.values()))))
 
+    def check_apart(self, clustered: dict[str, Tensor]) -> None:
+        """Raise InputError if the clusters are alike at first, and uniform routers would keep them so."""
+
     def draw(self, num_steps: int, generator: torch.Generator) -> Tensor | None:
         """The router's noise."""
         if not self.router.noise:
