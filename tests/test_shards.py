@@ -1,5 +1,6 @@
 """Clients' data: pools that share one copy of the samples, and populations made on demand."""
 
+import re
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -273,6 +274,32 @@ def test_a_population_makes_what_it_is_asked_for_and_keeps_nothing() -> None:
                 InputError, match=rf"make\(3\) gives {kind}; it must give a Shard of at least"
             ):
                 there[3]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (Shard(torch.zeros(3, 2), torch.zeros(2)), "3 inputs and 2 targets; each input needs one"),
+        (Shard(torch.full((3, 2), torch.nan), torch.zeros(3)), "inputs that are NaN or infinite: fill in"),
+        (Shard(torch.zeros(3, 2), torch.full((3,), torch.inf)), "targets that are NaN or infinite: fill in"),
+        (
+            Shard(torch.zeros(3, 4), torch.zeros(3)),
+            "inputs of the shape and type ((4,), torch.float32), and make(0) of ((2,), torch.float32): make",
+        ),
+        (
+            Shard(torch.zeros(3, 2), torch.zeros(3).double()),
+            "targets of the shape and type ((), torch.float64), and make(0) of ((), torch.float32): make",
+        ),
+    ],
+)
+def test_a_client_of_a_population_that_is_not_as_the_first_is_named(wrong: Shard, message: str) -> None:
+    """Else training would fail in the middle of a run, or look as if it had diverged."""
+    right = Shard(torch.zeros(5, 2), torch.zeros(5))
+    population = Population(9, lambda client: wrong if client == 7 else right)
+    for there in (population, population.to(CPU)):
+        assert len(there[0]) == len(there[8]) == 5
+        with pytest.raises(InputError, match=re.escape(f"make(7) gives {message}")):
+            there[7]
 
 
 def test_lists_pools_and_populations_give_the_same_samples() -> None:
