@@ -847,6 +847,19 @@ def test_samples_of_several_shapes_take_the_loop() -> None:
     assert len(train(task, methods.FedAvg(task.model), engine="loop").history.rounds) == 3
 
 
+@pytest.mark.parametrize("split", ["train", "test"])
+@pytest.mark.parametrize("wrong", [torch.float32, torch.uint8])
+def test_floats_of_several_types_are_refused_at_once(split: str, wrong: torch.dtype) -> None:
+    """Else a layer would stop in the middle of a run, in the loop too."""
+    task = make_task(lambda: nn.Linear(4, 3), normal(4))
+    shards = list(getattr(task, split))
+    shards[2] = Shard(shards[2].inputs.to(wrong), shards[2].targets)
+    with pytest.raises(
+        InputError, match=rf"client 2 has {split} inputs of {wrong}, .*\.to\(torch\.float64\)"
+    ):
+        replace(task, **{split: shards})
+
+
 def test_samples_of_several_types_take_the_loop() -> None:
     task = make_task(lambda: nn.Sequential(nn.Embedding(9, 4), nn.Flatten(), nn.Linear(8, 3)), words(9, 2))
     shorter = Shard(task.train[1].inputs.int(), task.train[1].targets)

@@ -21,6 +21,21 @@ def known(shards: Sequence[Shard]) -> range:
     return range(1 if isinstance(shards, Population) else len(shards))
 
 
+def check_types(train: Sequence[Shard], test: Sequence[Shard]) -> None:
+    """Raise InputError unless floats are of one type, as layers want them; integers may be of several."""
+    first = train[0]
+    for split, shards in (("train", train), ("test", test)):
+        # a pool's samples lie in one tensor
+        for client in known(shards) if not isinstance(shards, Pool) else [0]:
+            for what, tensor, like in zip(("inputs", "targets"), shards[client], first, strict=True):
+                require(
+                    tensor.dtype == like.dtype
+                    or not (tensor.is_floating_point() or like.is_floating_point()),
+                    f"client {client} has {split} {what} of {tensor.dtype}, and client 0 has train {what} of "
+                    f"{like.dtype}: give all clients' one type, such as .to({like.dtype})",
+                )
+
+
 def gather(
     shards: Sequence[Shard], clients: Sequence[int], rows: Tensor, changes: Changes | None = None
 ) -> Shard:

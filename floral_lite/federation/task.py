@@ -22,7 +22,7 @@ from .checks import (
     check_training,
     tested_outputs,
 )
-from .clients import to_device
+from .clients import check_types, to_device
 from .settings import Settings, check_settings
 from .shards import Augment, Shard
 
@@ -71,13 +71,14 @@ class Task:
             before its transform; None for nothing.
 
     Raises:
-        InputError: of the data, lengths differ, a client has none or NaN in them, shards or clusters are no
-            tensors, or targets are out of range or of another shape than the outputs. Of the model, it is
-            wrapped, as by torch.compile, cannot be run on the inputs, returns no tensor, recomputes
-            activations, moves a buffer of its own, or has a layer under two names, a lazy layer, a batch norm
-            without momentum, an embedding with a largest norm, sparse or scaled gradients, or a parameter
-            that is complex or has the name of routers or statistics. Of the loss, it is not one number, has
-            no gradient, is a sum, or compares outputs (N, 1) with each of the targets (N,).
+        InputError: of the data, lengths differ, a client has none, NaN in them, or floats of another type,
+            shards or clusters are no tensors, or targets are out of range or of another shape than the
+            outputs. Of the model, it is wrapped, as by torch.compile, cannot be run on the inputs, returns no
+            tensor, recomputes activations, moves a buffer of its own, or has a layer under two names, a lazy
+            layer, a batch norm without momentum, an embedding with a largest norm, sparse or scaled
+            gradients, or a parameter that is complex or has the name of routers or statistics. Of the loss,
+            it is not one number, has no gradient, is a sum, or compares outputs (N, 1) with each of the
+            targets (N,).
     """
 
     name: str
@@ -117,6 +118,7 @@ class Task:
                 "list(shards.values()) of a dictionary, or a Pool or a Population",
             )
         check_clients(self)
+        check_types(self.train, self.test)
         check_finite(self)
         check_layers(self)
         check_training(self)
