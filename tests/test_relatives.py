@@ -1,6 +1,7 @@
 """Methods that need more than roles: their rounds by hand, and beside implementations of a few lines."""
 
 import math
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -82,7 +83,7 @@ def test_mfl_ws_has_the_roles_of_floral() -> None:
 def test_federated_clustering_clusters_models_and_centres() -> None:
     state = methods.FederatedClustering(nn.Linear(4, 2), 3).initialise(CLUSTERS, seed=0)
     assert not state.shared
-    tensors = {"weight": (2, 4), "bias": (2,), "momentum.weight": (2, 4), "momentum.bias": (2,)}
+    tensors = {"weight": (2, 4), "bias": (2,), "momentum of weight": (2, 4), "momentum of bias": (2,)}
     assert names(state.clustered) == {name: (3, *shape) for name, shape in tensors.items()}
     own = {name: (5, *shape) for name, shape in tensors.items() if "momentum" in name}
     assert names(state.private) == {ROUTER: (5, 3), **own}
@@ -271,17 +272,28 @@ def test_momentum_clustering_follows_the_nearest_centre() -> None:
     first = next_round(state, 1)
     # nobody moves without momentum; updates are 0.1 * 2 (1 - y)
     assert first.private[ROUTER].argmax(dim=1).tolist() == [0, 1, 1]
-    assert first.private["momentum.weight"].flatten().tolist() == pytest.approx([0.2, 0.1, -0.6])
-    assert first.clustered["momentum.weight"].flatten().tolist() == pytest.approx([0.2, -0.25])
+    assert first.private["momentum of weight"].flatten().tolist() == pytest.approx([0.2, 0.1, -0.6])
+    assert first.clustered["momentum of weight"].flatten().tolist() == pytest.approx([0.2, -0.25])
     assert first.clustered["weight"].flatten().tolist() == pytest.approx([0.8, 1.25])
     second = next_round(first, 2)
     # 0.1 is nearer to 0.2 than to -0.25, so the second client trains from 0.8
     assert second.private[ROUTER].argmax(dim=1).tolist() == [0, 0, 1]
     updates = [0.2 * (0.8 - 0.0), 0.2 * (0.8 - 0.5), 0.2 * (1.25 - 4.0)]
     momenta = [0.75 * m + 0.25 * u for m, u in zip([0.2, 0.1, -0.6], updates, strict=True)]
-    assert second.private["momentum.weight"].flatten().tolist() == pytest.approx(momenta)
-    centres = second.clustered["momentum.weight"].flatten().tolist()
+    assert second.private["momentum of weight"].flatten().tolist() == pytest.approx(momenta)
+    centres = second.clustered["momentum of weight"].flatten().tolist()
     assert centres == pytest.approx([(momenta[0] + momenta[1]) / 2, momenta[2]])
+
+
+def test_a_layer_may_be_called_momentum() -> None:
+    models = [nn.Sequential(OrderedDict({name: nn.Linear(4, 3).double()})) for name in ("momentum", "layer")]
+    models[0].load_state_dict(dict(zip(models[0].state_dict(), models[1].state_dict().values(), strict=True)))
+    task = make_task(lambda: models[1], normal(4), participation=1.0)
+    runs = [
+        train(replace(task, model=model), methods.FederatedClustering(model, 2), rounds=2) for model in models
+    ]
+    for one, other in zip(*(run.state.tensors() for run in runs), strict=True):
+        assert torch.equal(one, other)
 
 
 @pytest.mark.parametrize("beta", [0.0, 0.5])
@@ -290,15 +302,15 @@ def test_a_momentum_may_have_zeros_in_it(beta: float) -> None:
     method = methods.FederatedClustering(nn.Linear(2, 1, bias=False), 2, update_momentum=beta)
     clustered = {
         "weight": torch.zeros(2, 1, 2),
-        "momentum.weight": torch.tensor([[[0.0, 0.0]], [[0.0, 1.0]]]),
+        "momentum of weight": torch.tensor([[[0.0, 0.0]], [[0.0, 1.0]]]),
     }
-    own = {ROUTER: one_hot_logits(torch.tensor(0), 2), "momentum.weight": torch.tensor([[0.0, 1.0]])}
+    own = {ROUTER: one_hot_logits(torch.tensor(0), 2), "momentum of weight": torch.tensor([[0.0, 1.0]])}
     start = method.begin(Roles({}, clustered, own), None)
     assert method.only_cluster(start.private) == 1
     end = start._replace(clustered=clustered | {"weight": torch.full((2, 1, 2), -2.0)})
     # beta (0, 1) + (1 - beta) (2, 2)
     expected = torch.tensor([[2 - 2 * beta, 2 - beta]])
-    torch.testing.assert_close(method.finish(end, start).private["momentum.weight"], expected)
+    torch.testing.assert_close(method.finish(end, start).private["momentum of weight"], expected)
 
 
 def whole_batches(name: str, **options: Any) -> tuple[Task, Method, Roles, Federation]:

@@ -14,8 +14,8 @@ from ..router import Router, one_hot_logits
 from ..seeds import stream
 from .base import ROUTER, Method, Part, added_up, some_trainable
 
-# Before the names of momenta: private m^k, and clustered their centres.
-MOMENTUM = "momentum."
+# Before the names of momenta: private m^k, and clustered their centres. No layer is called so.
+MOMENTUM = "momentum of "
 
 
 class FederatedClustering(Method):
