@@ -150,6 +150,8 @@ def seeded(build: Callable[[], nn.Module], seed: int) -> nn.Module:
 def reinitialised(model: nn.Module, *key: int) -> nn.Module:
     """A copy of a model whose layers draw their first parameters anew, each with its reset_parameters().
 
+    They are drawn on the CPU, so that they are the same wherever the model is.
+
     Args:
         model: it is left as it is.
         key: the seed, and further numbers; another key gives other parameters.
@@ -169,9 +171,10 @@ def reinitialised(model: nn.Module, *key: int) -> nn.Module:
                 )
                 getattr(layer, name)()
 
-    fresh = copied(model)
+    # on the CPU: a GPU would draw from a generator of its own, whose state nobody knows
+    fresh = copied(model).cpu()
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(stream(key[0], "copies", *key[1:]).initial_seed())
         # parts before the whole, as they are made: attention and transformers draw over what their parts drew
         fresh.apply(draw)
-    return fresh
+    return fresh.to(next((parameter.device for parameter in model.parameters()), torch.device("cpu")))

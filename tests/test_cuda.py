@@ -188,3 +188,15 @@ def test_the_host_waits_once_a_round_for_the_losses() -> None:
             torch.cuda.set_sync_debug_mode("default")
     waits = [f"{one.filename}:{one.lineno}" for one in told if "called a sync" in str(one.message)]
     assert len(waits) == 1, waits
+
+
+def test_a_model_on_cuda_is_drawn_anew_as_on_the_cpu() -> None:
+    """And the GPU's own generator is left as it was."""
+    model = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3))
+    expected = models.reinitialised(model, 0, 1).state_dict()
+    before = torch.cuda.get_rng_state()
+    fresh = models.reinitialised(model.cuda(), 0, 1)
+    assert torch.equal(torch.cuda.get_rng_state(), before)
+    assert {parameter.device.type for parameter in (*fresh.parameters(), *model.parameters())} == {"cuda"}
+    for name, tensor in fresh.state_dict().items():
+        assert torch.equal(tensor.cpu(), expected[name]), name
