@@ -1,10 +1,9 @@
 """Clients' own data: a shard each, listed, or made when one asks for it."""
 
-import copy
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, Protocol, overload
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, Protocol, cast, overload
 
 import torch
 from torch import Tensor
@@ -107,8 +106,6 @@ class Population(MadeShards):
 
     num_clients: int
     make: Callable[[int], Shard]
-    # no field: where shards are moved, see `to`
-    _device: ClassVar[torch.device | None] = None
 
     def __post_init__(self) -> None:
         """Refuse a population of nobody."""
@@ -123,8 +120,8 @@ class Population(MadeShards):
         """The shard of a client.
 
         Raises:
-            InputError: `make` gives something else, or an empty one, inputs without targets, numbers that are
-                NaN or infinite, or samples of another shape or type than those of the client made first.
+            InputError: `make` gives something else, or an empty one, inputs without targets, or numbers that
+                are NaN or infinite.
         """
         shard: Any = self.make(client)
         made = f"make({client}) gives"
@@ -137,25 +134,17 @@ class Population(MadeShards):
             len(shard.targets) == len(shard),
             f"{made} {len(shard)} inputs and {len(shard.targets)} targets; each input needs one",
         )
-        kinds = {name: (tuple(tensor.shape[1:]), tensor.dtype) for name, tensor in shard._asdict().items()}
-        # a task makes its first client when it is checked itself
-        first, first_kinds = self.__dict__.setdefault("_first", (client, kinds))
         for name, tensor in shard._asdict().items():
+            # not once more where `to` has moved them: a GPU would be waited for
             require(
-                kinds[name] == first_kinds[name],
-                f"{made} {name} of the shape and type {kinds[name]}, and make({first}) of "
-                f"{first_kinds[name]}: make all alike, or give a list of Shards and use engine='loop'",
-            )
-            require(
-                not tensor.is_floating_point() or bool(tensor.isfinite().all()),
+                tensor.device.type != "cpu"
+                or not tensor.is_floating_point()
+                or bool(tensor.isfinite().all()),
                 f"{made} {name} that are NaN or infinite: fill in what is missing, or leave "
                 "those samples out",
             )
-        there: Shard = shard if self._device is None else shard.to(self._device)
-        return there
+        return cast(Shard, shard)
 
     def to(self, device: torch.device) -> "Population":
         """The same population, each shard moved to a device when it is made."""
-        moved = copy.copy(self)  # not around this one's: shards would be checked again, there
-        moved.__dict__["_device"] = device
-        return moved
+        return replace(self, make=lambda client: self.make_shard(client).to(device))
