@@ -569,7 +569,7 @@ def test_the_digits_clusters_are_found_in_one_round(name: str, seed: int) -> Non
     task = tasks.load(name, seed=seed)
     method = methods.FLoRAL(task.model, routing="clustered")
     assert asked_rounds(task, method, task.settings) == 1
-    state, _ = ask(task, first_state(task, method, seed), seed)
+    state, _ = ask(task, method, first_state(task, method, seed), seed)
     assert right(state.private[ROUTER].argmax(dim=1), task.clusters) == 1
 
 
@@ -577,7 +577,7 @@ def test_none_are_found_among_digits_that_are_all_upright() -> None:
     seed = 100
     task = tasks.load("digits-rotate", seed=seed, num_clusters=1)
     method = methods.FLoRAL(task.model, routing="clustered")
-    state, _ = ask(task, first_state(task, method, seed), seed)
+    state, _ = ask(task, method, first_state(task, method, seed), seed)
     assert not state.private[ROUTER].any()
 
 

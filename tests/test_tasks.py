@@ -595,7 +595,7 @@ def test_a_task_of_ones_own() -> None:
         ),
         (
             [Shard(shard().inputs.double(), shard().targets)],
-            [shard()],
+            [Shard(shard().inputs.double(), shard().targets)],
             None,
             r"the model cannot be run on train inputs of shape \(1, 2\) and torch.float64 .*Double",
         ),
