@@ -23,7 +23,7 @@ from .own_method import ours
 from .plan import STEPS_FETCHED, Member, narrow
 from .precision import arithmetic
 from .recording import Steps
-from .settings import Settings, check_max_memory
+from .settings import Settings
 from .task import Task
 
 # On a CPU more clients at once save calls, until they only wait for memory. This much takes the thirty of
@@ -40,17 +40,13 @@ class Memory:
     """Counts what a client takes, and from that how many may be trained at once.
 
     Args:
-        max_memory: bytes for the clients of a stack; None for what suits the device. However little
+        max_memory: bytes for the clients of a stack, > 0; None for what suits the device. However little
             it is, one client is trained at a time.
         device: where they are trained.
-
-    Raises:
-        InputError: max_memory is no whole number above 0.
     """
 
     def __init__(self, max_memory: int | None, device: torch.device) -> None:
         """Fix the bytes."""
-        check_max_memory(max_memory)
         if max_memory is None:
             max_memory = CPU_BYTES
             if device.type == "cuda":

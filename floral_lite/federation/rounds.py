@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 
 from ..devices import find_device
-from ..errors import check_choice, require
+from ..errors import check_choice, require, whole_number
 from ..methods import Method
 from ..roles import Roles
 from ..seeds import stream
@@ -21,7 +21,7 @@ from .precision import arithmetic
 from .record import add_scores, train_loss
 from .runs import Federation, Run
 from .server import server_step
-from .settings import Settings, check_max_memory
+from .settings import Settings
 from .task import Task
 
 Engine = Literal["fast", "loop"]
@@ -90,7 +90,10 @@ def stacked_rounds(
     """
     require(len(runs) > 0, "runs is empty; give at least one Run(task, method, seed)")
     check_choice("engine", engine, Engine)
-    check_max_memory(max_memory)
+    require(
+        max_memory is None or whole_number("max_memory", max_memory) > 0,
+        f"max_memory is {max_memory}; it is the bytes that clients in training may take: try 2**30",
+    )
     device = find_device(device)
     with arithmetic("float32"):
         runs, federations, asked, answers = begin(runs, settings, device, engine)

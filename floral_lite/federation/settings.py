@@ -134,11 +134,3 @@ def check_settings(settings: object) -> None:
         isinstance(settings, Settings),
         f"settings is {settings!r}; it must be Settings, such as Settings(rounds=3)",
     )
-
-
-def check_max_memory(max_memory: int | None) -> None:
-    """Raise InputError unless it is a whole number of bytes above 0, or None."""
-    require(
-        max_memory is None or whole_number("max_memory", max_memory) > 0,
-        f"max_memory is {max_memory}; it is the bytes that clients in training may take: try 2**30",
-    )
