@@ -125,7 +125,7 @@ def _of_client(task: Task, method: Method, state: Roles | Federation, client: in
     )
     require(
         isinstance(state, Federation | Roles),
-        f"state is a {type(state).__name__}; give what train returned, or its state",
+        f"state is of type {type(state).__name__}; give what train returned, or its state",
     )
     if isinstance(state, Federation):
         given = {"task": task.name, **task.details, "network": network_of(task)}

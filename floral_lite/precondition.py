@@ -83,8 +83,8 @@ def preconditioner(
     _check_epsilon(epsilon)
     require(
         isinstance(getattr(model, "_orig_mod", model), Floral),  # torch.compile's wrapper is used like it
-        f"model is a {type(model).__name__}; give the Floral itself: the .module of a wrapped one, and of "
-        "several each to a hook of its own",
+        f"model is of type {type(model).__name__}; give the Floral itself: the .module of a wrapped one, and "
+        "of several each to a hook of its own",
     )
 
     def before_step(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:

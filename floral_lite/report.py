@@ -33,22 +33,23 @@ def summary(history: History) -> pd.Series:
     """The numbers of the last evaluated round, and what the run cost.
 
     Returns:
-        Accuracy in per cent (mean over clients, weighted by test samples; then the plain mean over
-        each cluster's clients), test loss, how well the mixtures recover the clusters where there
-        are two or more, parameters, bytes and seconds.
+        Accuracy in per cent (mean over clients, weighted by test samples), test loss, parameters, bytes and
+        seconds. Where there are two clusters or more also the plain mean over each cluster's clients, and
+        how well the mixtures recover the clusters.
 
     Raises:
         InputError: no round was evaluated yet.
     """
     last = history.last_evaluated
     rows: dict[str, object] = {"rounds": last.round}
+    # all in one cluster: either nobody has said who is alike, or there is nothing to tell apart
+    known = len(set(history.clusters)) > 1
     if last.test_accuracy is not None:
         rows["accuracy (%)"] = f"{100 * last.test_accuracy:.1f}"
+    if last.test_accuracy is not None and known:
         for cluster, clients in history.clients().groupby("cluster"):
             rows[f"  of cluster {cluster} (%)"] = f"{100 * clients['accuracy'].mean():.1f}"
     rows["test loss"] = f"{last.test_loss:.4f}"
-    # all in one cluster: either nobody has said who is alike, or there is nothing to tell apart
-    known = len(set(history.clusters)) > 1
     if known and last.mixture is not None and len(last.mixture[0]) > 1:
         rows["clusters recovered (adjusted Rand index)"] = f"{recovered(last.mixture, history.clusters):.2f}"
         rows["mismatch of the mixtures (0 to 2)"] = f"{last.mismatch:.2f}"

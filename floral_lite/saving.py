@@ -34,8 +34,8 @@ def save(model: Floral, path: str | Path) -> None:
     check_floral(model)
     require(
         type(model.router) is Router,
-        f"the model's router is a {type(model.router).__name__}, and a file keeps a Router's options only: "
-        "save its state_dict(), or what merge() makes of it",
+        f"the model's router is of type {type(model.router).__name__}, and a file keeps a Router's options "
+        "only: save its state_dict(), or what merge() makes of it",
     )
     tensors = _tensors(model)
     for name, tensor in tensors.items():
@@ -111,8 +111,8 @@ def check_floral(model: object) -> None:
     """Raise InputError for a plain network, such as `merge` or `personal_model` gives."""
     require(
         isinstance(model, Floral),
-        f"model is a {type(model).__name__}; it must be a Floral, such as personal_floral gives: of a plain "
-        "network save the state_dict()",
+        f"model is of type {type(model).__name__}; it must be a Floral, such as personal_floral gives: of a "
+        "plain network save the state_dict()",
     )
 
 

@@ -156,7 +156,7 @@ def test_a_router_of_one_s_own_is_not_saved_as_another(tmp_path: Path) -> None:
         pass
 
     model = floral_lite.Floral(nn.Linear(5, 2), rank=1, num_clusters=2, router=Top())
-    with pytest.raises(InputError, match="router is a Top"):
+    with pytest.raises(InputError, match="router is of type Top"):
         floral_lite.save(model, tmp_path / "model.safetensors")
     assert not list(tmp_path.iterdir())
 

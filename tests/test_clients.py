@@ -148,10 +148,10 @@ def test_what_a_loss_compares_with_the_outputs_has_their_precision(kind: type) -
         ({"train": {}}, "train is empty"),
         (
             {"train": [(IMAGES, IMAGES)]},
-            "train is a list; it must be a dictionary",
+            "train is of type list; it must be a dictionary",
         ),
-        ({"test": [*PAIRS.values()]}, "test is a list; it must be a dictionary"),
-        ({"clusters": [0, 0, 1]}, "clusters is a list; it must be a dictionary"),
+        ({"test": [*PAIRS.values()]}, "test is of type list; it must be a dictionary"),
+        ({"clusters": [0, 0, 1]}, "clusters is of type list; it must be a dictionary"),
         (
             {"test": {"north": PAIRS["north"]}},
             "test must name the same clients, and ['east', 'south'] are in one of them only: keep some",
@@ -162,16 +162,22 @@ def test_what_a_loss_compares_with_the_outputs_has_their_precision(kind: type) -
         ),
         ({"train": {"a": (IMAGES, LABELS[:3])}}, "the inputs of train['a'] has shape (40, 1, 4, 4)"),
         ({"train": {"a": (IMAGES, LABELS / 2)}}, "labels are integers from 0 on"),
-        ({"train": {"a": IMAGES[:2]}}, "train['a'] is of ndarray; it must be a pair of inputs and targets"),
+        (
+            {"train": {"a": IMAGES[:2]}},
+            "train['a'] is of type ndarray; it must be a pair of inputs and targets",
+        ),
         (
             {"train": {"a": TensorDataset(torch.eye(3), torch.arange(3))}},
-            "is of TensorDataset; it must be a pair of inputs and targets, such as tuple(zip(*dataset))",
+            "is of type TensorDataset; it must be a pair of inputs and targets, such as tuple(zip(*dataset))",
         ),
         (
             {"train": {"a": (LABELS[:, None, None], LABELS[:, None])}},
             "labels of every word or pixel, need a loss, as from_clients(",
         ),
-        ({"train": {"a": (IMAGES, LABELS, LABELS)}}, "train['a'] is of tuple; it must be a pair of inputs"),
+        (
+            {"train": {"a": (IMAGES, LABELS, LABELS)}},
+            "train['a'] is of type tuple; it must be a pair of inputs",
+        ),
         ({"train": {**PAIRS, "a": (IMAGES[:1], LABELS[:1])}}, "0.2, of the 1 samples of client 'a'; it is"),
         (
             {"train": {**PAIRS, "a": (IMAGES[:, :, 1:], LABELS)}},

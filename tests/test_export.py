@@ -267,7 +267,7 @@ def test_a_mixture_that_is_none_is_refused(tmp_path: Path, mixture: list[float],
 
 
 def test_a_plain_network_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"model is a Linear; it must be a Floral"):
+    with pytest.raises(InputError, match=r"model is of type Linear; it must be a Floral"):
         export_peft(nn.Linear(3, 2), tmp_path / "here")  # type: ignore[arg-type]
     assert not (tmp_path / "here").exists()
 

@@ -74,7 +74,7 @@ def test_a_federation_carries_its_state() -> None:
     for take in (personal_model, personal_floral):
         whole, state = (take(task, method, given, 3).state_dict() for given in (federation, federation.state))
         assert all(torch.equal(whole[name], tensor) for name, tensor in state.items())
-        with pytest.raises(InputError, match="state is a History; give what train returned"):
+        with pytest.raises(InputError, match="state is of type History; give what train returned"):
             take(task, method, federation.history, 3)  # type: ignore[arg-type]
         with pytest.raises(InputError, match=r"budget is 0\.4, but what was trained has 0\.5"):
             take(task, methods.FLoRAL(task.model, budget=0.4), federation, 3)

@@ -62,11 +62,11 @@ def test_summary_of_a_regression_has_no_accuracy() -> None:
     assert float(told["test loss"]) > 0
 
 
-def test_summary_of_clients_of_whom_nothing_is_known_scores_no_mixtures() -> None:
+def test_summary_of_clients_of_whom_nothing_is_known_tells_of_no_clusters() -> None:
     task = tasks.load("digits-rotate", num_clients=2, num_clusters=1)
     told = summary(train(task, methods.FLoRAL(task.model, 2), rounds=1).history)
     assert "test loss" in told
-    assert not [row for row in told.index if "mixtures" in row or "recovered" in row]
+    assert not [row for row in told.index if "mixtures" in row or "cluster" in row]
 
 
 def test_a_run_that_was_never_evaluated_has_no_summary() -> None:

@@ -306,7 +306,9 @@ def test_saving_again_replaces_the_file(saved: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("write", [save, export_peft])
 def test_a_plain_network_is_refused(write: Any, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"model is a Linear; it must be a Floral, .* save the state_dict"):
+    with pytest.raises(
+        InputError, match=r"model is of type Linear; it must be a Floral, .* save the state_dict"
+    ):
         write(Floral(nn.Linear(3, 2), rank=1).merge(), tmp_path / "model")
     assert not list(tmp_path.iterdir())
 
@@ -316,7 +318,9 @@ class Mine(Router):
 
 
 def test_a_router_of_ones_own_is_not_saved(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"router is a Mine, .* save its state_dict\(\), or what merge\(\)"):
+    with pytest.raises(
+        InputError, match=r"router is of type Mine, .* save its state_dict\(\), or what merge\(\)"
+    ):
         save(Floral(nn.Linear(3, 2), rank=1, router=Mine()), tmp_path / "model.safetensors")
     assert list(tmp_path.iterdir()) == []
 

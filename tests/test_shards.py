@@ -223,8 +223,8 @@ def test_clients_cannot_keep_more_than_they_have(counts: list[int], message: str
     ("changes", "message"),
     [
         ({"targets": torch.zeros(3)}, "4 inputs and 3 targets"),
-        ({"inputs": np.zeros((4, 2))}, r"inputs is a ndarray; .*torch\.as_tensor\(inputs\)"),
-        ({"rows": [0, 1, 2]}, r"rows is a list; it must be a tensor"),
+        ({"inputs": np.zeros((4, 2))}, r"inputs is of type ndarray; .*torch\.as_tensor\(inputs\)"),
+        ({"rows": [0, 1, 2]}, r"rows is of type list; it must be a tensor"),
         ({"clusters": (0,)}, "2 sizes and 1 clusters"),
         ({"sizes": (2, 2)}, "sizes add up to 4, but there are 3 rows"),
         ({"sizes": (4, -1)}, "sizes add up to 3.*0 or more"),

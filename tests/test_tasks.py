@@ -827,7 +827,9 @@ def test_a_wrapped_network_is_refused(wrap: Callable[[nn.Module], nn.Module], na
 def test_clients_are_a_list(shards: Any) -> None:
     for split in ({"train": shards, "test": [shard()]}, {"train": [shard()], "test": shards}):
         (wrong,) = (name for name, given in split.items() if given is shards)
-        with pytest.raises(InputError, match=rf"{wrong} is a .*; it must be a list of Shards, one a client"):
+        with pytest.raises(
+            InputError, match=rf"{wrong} is of type .*; it must be a list of Shards, one a client"
+        ):
             replace(task([shard()], [shard()]), **split)
 
 

@@ -43,7 +43,10 @@ def table(
     columns: Columns = None,
     rows: Rows = None,
     seeds: Seeds = 4,
-    rounds: Annotated[int | None, typer.Option(help="communication rounds; the task's if none")] = None,
+    rounds: Annotated[
+        int | None,
+        typer.Option(help="communication rounds; if none the task's, or with --show those there are"),
+    ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps")] = "auto",
     data: Annotated[Path | None, typer.Option(help="folder of downloaded image sets")] = None,
     out: Out = Path("results"),

@@ -57,7 +57,8 @@ class Pool(MadeShards):
             given = getattr(self, name)
             require(
                 isinstance(given, Tensor),
-                f"{name} is a {type(given).__name__}; it must be a tensor, as torch.as_tensor({name}) gives",
+                f"{name} is of type {type(given).__name__}; it must be a tensor, as torch.as_tensor({name}) "
+                "gives",
             )
         num_inputs, num_targets = len(self.inputs), len(self.targets)
         require(

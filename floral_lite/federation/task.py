@@ -114,7 +114,7 @@ class Task:
             given: object = shards
             require(
                 isinstance(given, Sequence),
-                f"{split} is a {type(given).__name__}; it must be a list of Shards, one a client, as "
+                f"{split} is of type {type(given).__name__}; it must be a list of Shards, one a client, as "
                 "list(shards.values()) of a dictionary, or a Pool or a Population",
             )
         check_clients(self)

@@ -60,7 +60,8 @@ def from_clients(
             samples is kept for tests, chosen by the seed.
         model: the base model, which is copied, or what builds it.
         clusters: what is known of each client's group, by the client's name: any word or number. Only
-            optimal routing and reports look at it. None if nothing is known.
+            optimal routing and reports look at it. None if nothing is known: all are in one group then, and
+            optimal routing gives all of them the same adaptor.
         loss: loss(outputs, targets), averaged over the batch, such as torch.nn.functional.mse_loss.
         settings: how the task is trained; `Settings()` if None.
         augment: changes training inputs at random.
@@ -85,8 +86,8 @@ def from_clients(
         given = train if given is None else given  # test and clusters may be left out
         require(
             isinstance(given, Mapping),
-            f"{other} is a {type(given).__name__}; it must be a dictionary by the clients' names, such as "
-            f"dict(enumerate({other}))",
+            f"{other} is of type {type(given).__name__}; it must be a dictionary by the clients' names, such "
+            f"as dict(enumerate({other}))",
         )
         missing = sorted(map(str, given.keys() ^ train.keys()))
         way_out = ": keep some training samples for those, or leave test out" if other == "test" else ""
@@ -158,7 +159,7 @@ def _read(name: str, pair: object, loss: Loss, dtype: torch.dtype) -> Shard:
     given = pair if isinstance(pair, (tuple, list)) else ()
     require(
         len(given) == 2,
-        f"{name} is of {type(pair).__name__}; it must be a pair of inputs and targets, such as "
+        f"{name} is of type {type(pair).__name__}; it must be a pair of inputs and targets, such as "
         "tuple(zip(*dataset)) of a Dataset",
     )
     inputs_name, targets_name = f"the inputs of {name}", f"the targets of {name}"
