@@ -67,9 +67,7 @@ def run(
     context: typer.Context,
     task: Annotated[str, typer.Argument(help="what to learn, see `floral-lite tasks`")],
     method: Annotated[str, typer.Option(help="who shares what, see `floral-lite methods`")] = "floral",
-    budget: Annotated[
-        float | None, typer.Option(help="rho: size of an adaptor, in (0, 1]; 0.01 if no rank")
-    ] = None,
+    budget: Annotated[float | None, typer.Option(help="rho, in (0, 1]; 0.01 if there is no rank")] = None,
     rank: Annotated[int | None, typer.Option(help="rank of the adaptors, instead of a budget")] = None,
     num_clusters: Annotated[int | None, typer.Option(help="C, the task's own if none")] = None,
     routing: Annotated[str | None, typer.Option(help="learned, closed-form, clustered or optimal")] = None,
