@@ -161,18 +161,18 @@ def collect(
     shown_rows, shown_columns = chosen_rows(table, rows), chosen_columns(table, columns)
     entries = {}
     for column in shown_columns:
-        found = None
+        of_column = rounds  # if any will do, the first result decides for the whole column
         for row in shown_rows:
-            # a row may have rounds of its own
-            asked = Cell(row, column.name, 1, rounds).settings.rounds if "rounds" in row.changes else rounds
+            own = "rounds" in row.changes
+            wanted = Cell(row, column.name, 1, rounds).settings.rounds if own else of_column
             results = []
             for seed in range(1, seeds + 1):
-                expected = asked or found
-                cell = Cell(row, column.name, seed, expected)
-                result = find(cell, Path(folder), same_rounds=expected is not None)
+                cell = Cell(row, column.name, seed, wanted)
+                result = find(cell, Path(folder), same_rounds=wanted is not None)
                 if result is not None:
                     results.append(result)
-                    found = found if asked else result.configuration["settings"]["rounds"]
+                    if wanted is None:
+                        wanted = of_column = result.configuration["settings"]["rounds"]
             paper = table.paper.get(row.name, {}).get(column.name)
             entries[row.name, column.name] = Entry(row, column, results, paper)
     return Filled(table.title, seeds, shown_rows, shown_columns, entries)
