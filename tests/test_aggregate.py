@@ -265,6 +265,23 @@ def test_a_mismatch_of_others_than_the_clients_is_refused() -> None:
             mismatch(*others)
 
 
+def test_probabilities_of_others_than_the_clients_are_refused() -> None:
+    # all of these broadcast
+    for num_samples in (torch.ones(1), torch.ones(3, 1)):
+        for probability in (joint_probability, cluster_probability, client_given_cluster):
+            with pytest.raises(InputError, match=r"mixture has shape \(3, 2\) and num_samples \("):
+                probability(MIXTURE, num_samples)
+
+
+def test_an_average_of_others_than_the_sampled_clients_is_refused() -> None:
+    trained = [sent(8, [7, 100, 99], 31)] * 2
+    mixture = torch.eye(3)[:2]
+    with pytest.raises(InputError, match="sampled has 2 clients, trained 2 and num_samples 1: give one of"):
+        aggregate(state(), [0, 1], trained, torch.ones(1), mixture)
+    with pytest.raises(InputError, match=r"mixture has shape \(1, 3\) and num_samples \(2,\)"):
+        aggregate(state(), [0, 1], trained, torch.ones(2), mixture[:1])
+
+
 def test_spare_adaptors_do_not_count_as_a_mismatch() -> None:
     clusters = torch.tensor([0, 1, 0, 1])
     assert mismatch(torch.eye(5)[clusters], clusters, torch.ones(4)) == 0.0

@@ -24,8 +24,12 @@ def joint_probability(mixture: Tensor, num_samples: Tensor) -> Tensor:
     Returns:
         Shape (K, C), sums to 1.
 
+    Raises:
+        InputError: the two are not of as many clients.
+
     Source: section 'Analysis', equation (eq:probabilities).
     """
+    check_same_clients(mixture, num_samples)
     # p(k, c) = N^k / N pi_c^k
     return mixture * (num_samples / num_samples.sum())[:, None]
 
@@ -33,7 +37,7 @@ def joint_probability(mixture: Tensor, num_samples: Tensor) -> Tensor:
 def cluster_probability(mixture: Tensor, num_samples: Tensor) -> Tensor:
     """p(c): how much of the federation's data each cluster holds, shape (C,).
 
-    Args and source: as for joint_probability.
+    Args, errors and source: as for joint_probability.
     """
     # p(c) = sum_k N^k / N pi_c^k
     return joint_probability(mixture, num_samples).sum(dim=0)
@@ -43,7 +47,7 @@ def client_given_cluster(mixture: Tensor, num_samples: Tensor) -> Tensor:
     """p(k | c): the weight of client k in cluster c's average, shape (K, C), columns sum to 1.
 
     A cluster in which nobody has weight gets a column of zeros.
-    Args and source: as for joint_probability.
+    Args, errors and source: as for joint_probability.
 
     Example:
         >>> mixture = torch.tensor([[1.0, 0.0], [0.5, 0.5]])
@@ -51,10 +55,20 @@ def client_given_cluster(mixture: Tensor, num_samples: Tensor) -> Tensor:
         tensor([[0.5000, 0.0000],
                 [0.5000, 1.0000]])
     """
+    check_same_clients(mixture, num_samples)
     # p(k | c) = pi_c^k N^k / sum_k' pi_c^k' N^k'
     weights = mixture.masked_fill(mixture < NOTHING, 0) * num_samples[:, None]
     total = weights.sum(dim=0)
     return torch.where(total > 0, weights / total, 0.0)
+
+
+def check_same_clients(mixture: Tensor, num_samples: Tensor) -> None:
+    """Raise InputError unless both are of as many clients: one number alone would be broadcast to all."""
+    require(
+        mixture.dim() == 2 and num_samples.shape == mixture.shape[:1],
+        f"mixture has shape {tuple(mixture.shape)} and num_samples {tuple(num_samples.shape)}; they "
+        "must be (K, C) and (K,): give a row of weights and a number for every client",
+    )
 
 
 def mismatch(mixture: Tensor, clusters: Tensor, num_samples: Tensor) -> float:
@@ -116,8 +130,16 @@ def aggregate(
         Shared tensors averaged with N^k, slice c of the clustered ones with pi_c^k N^k,
         private ones written back. A cluster in which no sampled client has weight keeps its slice.
 
+    Raises:
+        InputError: sampled, trained, num_samples and mixture are not of as many clients.
+
     Source: section 'Algorithm', 'Simple FLoRAL Averaging', the two synchronisation lines.
     """
+    require(
+        len(sampled) == len(trained) == len(num_samples),
+        f"sampled has {len(sampled)} clients, trained {len(trained)} and num_samples {len(num_samples)}: "
+        "give one of each for every client of the round",
+    )
     like = state.tensors()[0]
     precision = torch.promote_types(like.dtype, torch.float32)
     num_samples, mixture = num_samples.to(like.device, precision), mixture.to(like.device, precision)
