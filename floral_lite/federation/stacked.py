@@ -71,12 +71,8 @@ def _gradients(
     leaves = client.map(lambda tensor: tensor.detach().requires_grad_())
     tensors = leaves.tensors()
     networks = method.networks(leaves, batch.noise)
-    # a weight may step in the backward pass if neither its old value nor its gradient is needed afterwards;
-    # a verb of a user's own may need them
-    verbs = ("parts", "networks", "losses", "penalty", "precondition")
-    once = settings.clip_norm is None and not method.inner_learning_rate
-    fuse = once and all(ours(getattr(method, verb)) for verb in verbs)
-    owners = used_once(networks, tensors) if fuse else {}
+    all_needed = needs_all_gradients(method, settings)
+    owners = {} if all_needed else used_once(networks, tensors)
     velocities = dict(zip(map(id, tensors), velocity.tensors(), strict=False))  # none without momentum
     allowed = {
         used: velocities.get(id(owner))
@@ -96,19 +92,29 @@ def _gradients(
     # for weights that have taken their step, and for those that the loss does not use
     slopes: Any = torch.autograd.grad(losses.sum(), tensors, allow_unused=True)
     stepped = {id(owners[used]) for used in fused.stepping}
-    gradients, terms = Roles({}, {}, {}), zip(slopes, pulls, strict=True)
-    for of_role, role in zip(gradients, leaves, strict=True):
-        for name, leaf in role.items():
-            gradient = sum(term for term in next(terms) if term is not None)
-            if id(leaf) in stepped:
-                if isinstance(gradient, Tensor):
-                    _pull(leaf, velocities.get(id(leaf)), gradient, settings.learning_rate)
-            elif isinstance(gradient, Tensor):
-                of_role[name] = gradient
-            elif settings.momentum or settings.weight_decay or not fuse:
-                # which may move what nothing pulls
-                of_role[name] = torch.zeros_like(leaf)
-    return losses.detach(), gradients
+    gradients: list[Any] = []
+    for leaf, *terms in zip(tensors, slopes, pulls, strict=True):
+        there = [term for term in terms if term is not None]
+        gradient = sum(there) if there else None
+        if id(leaf) in stepped:
+            if gradient is not None:
+                _pull(leaf, velocities.get(id(leaf)), gradient, settings.learning_rate)
+            gradient = None
+        elif gradient is None and (all_needed or settings.momentum or settings.weight_decay):
+            gradient = torch.zeros_like(leaf)  # these may move what nothing pulls
+        gradients.append(gradient)
+    named: Any = leaves.with_tensors(gradients)
+    return losses.detach(), Roles(*({k: g for k, g in role.items() if g is not None} for role in named))
+
+
+def needs_all_gradients(method: Method, settings: Settings) -> bool:
+    """Whether old weights and gradients are used after the backward pass, so that none may step in it.
+
+    They may be by a verb of a user's own.
+    """
+    verbs = ("parts", "networks", "losses", "penalty", "precondition")
+    own = not all(ours(getattr(method, verb)) for verb in verbs)
+    return own or settings.clip_norm is not None or bool(method.inner_learning_rate)
 
 
 def used_once(networks: Sequence[Mapping[str, Part]], leaves: Sequence[Tensor]) -> dict[int, Tensor]:
