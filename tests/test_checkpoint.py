@@ -462,6 +462,20 @@ def test_a_history_that_lost_rounds_is_refused(ragged_task: Task, tmp_path: Path
         load_checkpoint(tmp_path)
 
 
+def test_what_is_no_list_of_runs_after_one_round_is_not_saved(ragged_task: Task, tmp_path: Path) -> None:
+    method = methods.FedAvg(ragged_task.model)
+    once, twice = (train(ragged_task, method, rounds=rounds) for rounds in (1, 2))
+    given: Any
+    for given, message in (
+        (once, r"federations is of type Federation.*\[federation\] of a single one"),
+        ([], r"federations have done \[\] rounds"),
+        ([twice, once], r"federations have done \[1, 2\] rounds"),
+    ):
+        with pytest.raises(InputError, match=message):
+            save_checkpoint(given, tmp_path / "folder")
+    assert not (tmp_path / "folder").exists()
+
+
 def test_a_checkpoint_that_lost_a_file_is_refused(ragged_task: Task, tmp_path: Path) -> None:
     train(ragged_task, make("fedavg", ragged_task), rounds=2, checkpoints=tmp_path)
     path = tmp_path / "round-000002/state-0.safetensors"

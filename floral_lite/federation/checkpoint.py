@@ -109,11 +109,23 @@ def save_checkpoint(federations: Sequence[Federation], folder: Path | str) -> No
         folder: where checkpoints are; made if missing.
 
     Raises:
-        InputError: the folder cannot be made, or nothing can be written in it.
+        InputError: federations are none, or after different rounds; or the folder cannot be made, or nothing
+            can be written in it.
         OSError: the disk is full, say; the older checkpoint is still there.
     """
+    require(
+        all(isinstance(federation, Federation) for federation in federations),
+        f"federations is of type {type(federations).__name__}; it must be a list, one Federation a run: give "
+        "[federation] of a single one",
+    )
+    rounds = sorted({len(federation.history.rounds) for federation in federations})
+    require(
+        len(rounds) == 1,
+        f"federations have done {rounds} rounds; a checkpoint is of runs after the same round: save others "
+        "apart",
+    )
+    (done,) = rounds
     folder = Path(folder)
-    done = len(federations[0].history.rounds)
     part, whole = folder / UNFINISHED, folder / f"round-{done:06d}"
     if whole.exists():
         return
