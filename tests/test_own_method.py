@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -140,6 +141,11 @@ class OneDraw(Shared):
         return torch.rand(3, generator=generator)
 
 
+class DrawnArray(Shared):
+    def draw(self, num_steps: int, generator: torch.Generator) -> Any:
+        return np.ones((num_steps, 2))
+
+
 class DrawnList(Shared):
     def draw(self, num_steps: int, generator: torch.Generator) -> Any:
         return [0.5] * num_steps
@@ -213,6 +219,7 @@ class NoPenalty(Shared):
             OneDraw,
             r"OneDraw\.draw returns a Tensor of shape \(3,\) for 2 steps; .* a row a step, \(2, \.\.\.\)",
         ),
+        (DrawnArray, r"DrawnArray\.draw returns a ndarray of shape \(2, 2\) for 2 steps; .* a tensor"),
         (DrawnList, r"DrawnList\.draw returns a list of shape \(\) for 2 steps"),
         (FewDraws, r"FewDraws\.draw returns a Tensor of shape \(2,\) for [^2] steps"),
         (Start, r"Start looks at start.*remembers_start = True"),

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..errors import require
+from ..errors import InputError
 from ..methods import Method
 from ..seeds import stream
 from .settings import Settings
@@ -64,14 +64,14 @@ def draw(
 
 def noise_of(method: Method, num_steps: int, generator: torch.Generator) -> Tensor | None:
     """What the method draws; InputError unless it is a tensor with a row a step, or None."""
-    noise = method.draw(num_steps, generator)
-    shape = tuple(getattr(noise, "shape", ()))
-    require(
-        noise is None or shape[:1] == (num_steps,),
-        f"{type(method).__name__}.draw returns a {type(noise).__name__} of shape {shape} for {num_steps} "
-        f"steps; it must return a tensor with a row a step, ({num_steps}, ...), or None",
+    noise: object = method.draw(num_steps, generator)
+    if noise is None or (isinstance(noise, Tensor) and noise.shape[:1] == (num_steps,)):
+        return noise
+    raise InputError(
+        f"{type(method).__name__}.draw returns a {type(noise).__name__} of shape "
+        f"{tuple(getattr(noise, 'shape', ()))} for {num_steps} steps; it must return a tensor with a row a "
+        f"step, ({num_steps}, ...), or None"
     )
-    return noise
 
 
 def batches(in_order: Tensor, batch_size: int) -> list[Tensor]:
