@@ -161,3 +161,44 @@ def test_the_engines_change_turned_images_alike() -> None:
     unturned = replace(task, train=replace(task.train, transform=None))
     other = train(unturned, methods.FedAvg(task.model), seed=3)
     assert not torch.allclose(other.state.shared["1.weight"], fast.state.shared["1.weight"], atol=1e-3)
+
+
+class Short(FlipAndCrop):
+    """All but the first image."""
+
+    def __call__(self, inputs: Tensor, draws: Tensor) -> Tensor:
+        return inputs[1:]
+
+
+class Double(FlipAndCrop):
+    """Images in double precision."""
+
+    def __call__(self, inputs: Tensor, draws: Tensor) -> Tensor:
+        return inputs.double()
+
+
+class OneDraw(FlipAndCrop):
+    """One row for all samples."""
+
+    def draws(self, num_samples: int, generator: torch.Generator) -> Tensor:
+        return super().draws(1, generator)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(
+    ("augment", "message"),
+    [
+        (
+            Short(),
+            r"Short gives a Tensor of shape \(\d+, 2, 6, 6\), .* a tensor of as many, of the inputs' type",
+        ),
+        (Double(), r"Double gives a Tensor of shape .*, torch.float64, for \d+ inputs, torch.float32"),
+        (OneDraw(), r"OneDraw.draws gives a Tensor of shape \(1, 3\) for \d+ samples"),
+    ],
+)
+def test_changes_that_do_not_fit_the_samples_are_refused(
+    engine: Engine, augment: Augment, message: str
+) -> None:
+    task = replace(clusters_of_turned_images(), augment=augment)
+    with pytest.raises(InputError, match=message):
+        train(task, methods.FedAvg(task.model), engine=engine)

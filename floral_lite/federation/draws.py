@@ -52,7 +52,14 @@ def draw(
     num_steps = epochs * math.ceil(num_samples / settings.batch_size)
     augment = None
     if task.augment is not None:
-        drawn = task.augment.draws(epochs * num_samples, generator)
+        samples = epochs * num_samples
+        drawn = task.augment.draws(samples, generator)
+        shape = tuple(getattr(drawn, "shape", ()))
+        require(
+            isinstance(drawn, Tensor) and shape[:1] == (samples,),
+            f"{type(task.augment).__name__}.draws gives a {type(drawn).__name__} of shape {shape} for "
+            f"{samples} samples; it must give a tensor with a row a sample, ({samples}, ...)",
+        )
         augment = drawn.reshape(epochs, num_samples, *drawn.shape[1:])
     return Draws(
         order,

@@ -61,9 +61,15 @@ class Changes(NamedTuple):
         return self._replace(draws=self.draws[places])
 
     def apply(self, inputs: Tensor) -> Tensor:
-        """The inputs (k, B, ...) as changed."""
-        draws = send(self.draws.flatten(0, 1), inputs.device)
-        changed = self.augment(inputs.flatten(0, 1), draws)
+        """The inputs (k, B, ...) as changed; InputError unless as many come back, of their type."""
+        draws, given = send(self.draws.flatten(0, 1), inputs.device), inputs.flatten(0, 1)
+        changed = self.augment(given, draws)
+        shape, dtype = tuple(getattr(changed, "shape", ())), getattr(changed, "dtype", None)
+        require(
+            shape[:1] == (len(given),) and dtype == given.dtype,
+            f"{type(self.augment).__name__} gives a {type(changed).__name__} of shape {shape}, {dtype}, for "
+            f"{len(given)} inputs, {given.dtype}; it must give a tensor of as many, of the inputs' type",
+        )
         return changed.reshape(*inputs.shape[:2], *changed.shape[1:])
 
 
