@@ -170,6 +170,7 @@ def test_a_subclass_that_adds_something_else_is_told() -> None:
         ({"columns": (1,)}, r"rows are \(0,\) and columns \(1,\); each axis of the shape \(4, 3, 2\)"),
         ({"columns": (0, 1, 2)}, "must be in one of them"),
         ({"columns": (1, 3)}, "must be in one of them"),
+        ({"rows": (0, 1, 2), "columns": ()}, r"columns \(\); .* both need one: .* VectorAdaptor"),
     ],
 )
 def test_factors_that_do_not_share_the_axes_are_refused(changes: dict[str, Any], message: str) -> None:

@@ -247,6 +247,12 @@ def test_a_verb_may_be_of_any_kind_and_call_its_arguments_as_it_likes(task: Task
         def parts(mine: Roles, *others: Any) -> dict[str, Part]:  # type: ignore[override]
             return dict(mine.shared)
 
+        def predict(self, mine: Roles, answers: list[Tensor], labels: bool) -> Tensor:  # type: ignore[override]
+            return answers[0]
+
+        def mixtures(self, own: dict[str, Tensor], many: int) -> Tensor:  # type: ignore[override]
+            return self.mixture(own).expand(many, -1)
+
     assert train(task, Static(task.model), rounds=1).history.rounds
 
 

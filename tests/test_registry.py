@@ -273,6 +273,17 @@ def test_an_empty_weight_has_no_adaptor() -> None:
     assert torch.equal(model(torch.ones(1, 3)), model.base(torch.ones(1, 3)))
 
 
+def test_an_entry_for_a_buffer_is_refused_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Fixed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("scale", torch.ones(3))
+
+    monkeypatch.setitem(KINDS, Fixed, {"scale": lambda *_: None})
+    with pytest.raises(InputError, match=r"0\.scale is a buffer, or .*: make it a parameter, or"):
+        Floral(nn.Sequential(Fixed()), rank=1)
+
+
 # ---------------------------------------------------------------------------------------------
 # Adaptors of a user's own: what they do otherwise than they say is told.
 

@@ -56,9 +56,10 @@ class LowRankAdaptor:
             given = getattr(self, name)
             require(isinstance(given, tuple), f"{name} is {given!r}; it must be a tuple, such as (0,)")
         require(
-            sorted(self.rows + self.columns) == list(range(len(self.shape))),
+            bool(self.rows and self.columns)
+            and sorted(self.rows + self.columns) == list(range(len(self.shape))),
             f"rows are {self.rows} and columns {self.columns}; each axis of the shape {self.shape}, counted "
-            "from 0, must be in one of them",
+            "from 0, must be in one of them, and both need one: a vector takes a VectorAdaptor",
         )
 
     def __init_subclass__(cls, **kwargs: Any) -> None:

@@ -136,8 +136,8 @@ def _is_adaptable(
     if parameter is None:
         require(
             getattr(layer, parameter_name, None) is None,
-            f"{name} is computed from other parameters (weight_norm, spectral_norm or another "
-            "parametrisation), and an adaptor would be lost in that: remove the parametrisation",
+            f"{name} is a buffer, or computed from other parameters (weight_norm, spectral_norm or another "
+            "parametrisation), and an adaptor would be lost: make it a parameter, or remove the parametrisation",
         )
         return False
     require(

@@ -194,12 +194,10 @@ def verbs(method: Method, two: Roles, num_labels: int, which: Any) -> Verbs:
     start: Any = client.map(torch.zeros_like) if method.remembers_start else NotKept(type(method).__name__)
     alone = isinstance(which, int)
     return {
-        "mixture": lambda: (
-            method.mixture(client.private) if alone else method.mixtures(client.private, num_clients=2)
-        ),
+        "mixture": lambda: method.mixture(client.private) if alone else method.mixtures(client.private, 2),
         "begin": lambda: method.begin(client, losses),
         "finish": lambda: method.finish(client, start),
-        "predict": lambda: method.predict(client, outputs, classifies=True),
+        "predict": lambda: method.predict(client, outputs, True),
         "networks": lambda: method.networks(client, draws),
         "candidates": lambda: method.candidates(client),
         "losses": lambda: method.losses(client, outputs, lambda one: one.square().mean(dim=-1), draws),
