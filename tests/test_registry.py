@@ -280,7 +280,7 @@ def test_an_entry_for_a_buffer_is_refused_as_one(monkeypatch: pytest.MonkeyPatch
             self.register_buffer("scale", torch.ones(3))
 
     monkeypatch.setitem(KINDS, Fixed, {"scale": lambda *_: None})
-    with pytest.raises(InputError, match=r"0\.scale is a buffer, or .*: make it a parameter, or"):
+    with pytest.raises(InputError, match=r"0\.scale is a buffer, or .*: give a parameter, or remove"):
         Floral(nn.Sequential(Fixed()), rank=1)
 
 

@@ -137,7 +137,7 @@ def _is_adaptable(
         require(
             getattr(layer, parameter_name, None) is None,
             f"{name} is a buffer, or computed from other parameters (weight_norm, spectral_norm or another "
-            "parametrisation), and an adaptor would be lost: make it a parameter, or remove the parametrisation",
+            "parametrisation), and an adaptor would be lost: give a parameter, or remove the parametrisation",
         )
         return False
     require(

@@ -1,7 +1,7 @@
 """Everything random that happens at a client in a round, drawn before it begins."""
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -53,7 +53,7 @@ def draw(
     augment = None
     if task.augment is not None:
         samples = epochs * num_samples
-        drawn = task.augment.draws(samples, generator)
+        drawn: Any = task.augment.draws(samples, generator)
         shape = tuple(getattr(drawn, "shape", ()))
         require(
             isinstance(drawn, Tensor) and shape[:1] == (samples,),
