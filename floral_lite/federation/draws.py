@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..errors import InputError
+from ..errors import InputError, require
 from ..methods import Method
 from ..seeds import stream
 from .settings import Settings
