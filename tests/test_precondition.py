@@ -392,7 +392,9 @@ def test_a_hook_is_of_a_floral_itself() -> None:
     model = Floral(nn.Linear(3, 2), rank=1)
     preconditioner(torch.compile(model, backend="eager"))
     for other in (nn.DataParallel(model), nn.Sequential(model), model.base):
-        with pytest.raises(InputError, match=f"model is a {type(other).__name__}; give the Floral itself"):
+        with pytest.raises(
+            InputError, match=f"model is of type {type(other).__name__}; give the Floral itself"
+        ):
             preconditioner(other)  # type: ignore[arg-type]
 
 
