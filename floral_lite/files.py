@@ -8,7 +8,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from .errors import InputError
+from .errors import InputError, require
 
 # In a folder that a process has to itself.
 LOCK = ".lock"
@@ -18,8 +18,10 @@ def write_whole(path: Path, content: bytes) -> None:
     """Write or replace a file, whole or not at all, even while others write it too.
 
     Raises:
+        InputError: the path is a folder's.
         OSError: the disk is full, say. The old file is still there, and no half of a new one.
     """
+    require(not path.is_dir(), f"{path} is a folder; name a file")
     part = path.with_name(f"{path.name}.{os.getpid()}-{threading.get_ident()}.part")
     try:
         with part.open("wb") as file:

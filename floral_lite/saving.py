@@ -27,8 +27,8 @@ def save(model: Floral, path: str | Path) -> None:
         path: a file name, by custom ending in .safetensors; a file that is there is replaced.
 
     Raises:
-        InputError: the model is no Floral, its router is of a class of your own, or a tensor is sparse or of
-            a type that safetensors does not have. Nothing is written then.
+        InputError: the model is no Floral, its router is of a class of your own, a tensor is sparse or of a
+            type that safetensors does not have, or the path is a folder's. Nothing is written then.
         OSError: the folder is not there, say.
     """
     check_floral(model)

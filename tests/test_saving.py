@@ -304,6 +304,12 @@ def test_saving_again_replaces_the_file(saved: Path, tmp_path: Path) -> None:
     assert [other.name for other in tmp_path.iterdir()] == ["client.safetensors"]
 
 
+def test_a_folder_is_not_replaced_by_a_file(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=rf"{tmp_path.name} is a folder; name a file"):
+        save(Floral(nn.Linear(3, 2), rank=1), tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("write", [save, export_peft])
 def test_a_plain_network_is_refused(write: Any, tmp_path: Path) -> None:
     with pytest.raises(
