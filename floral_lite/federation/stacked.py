@@ -110,7 +110,7 @@ def _gradients(
 def needs_all_gradients(method: Method, settings: Settings) -> bool:
     """Whether old weights and gradients are used after the backward pass, so that none may step in it.
 
-    They may be by a verb of a user's own.
+    Clipping and an inner step use them, and a verb of a user's own may.
     """
     verbs = ("parts", "networks", "losses", "penalty", "precondition")
     own = not all(ours(getattr(method, verb)) for verb in verbs)
