@@ -20,7 +20,7 @@ from measure import RESULTS, save
 from floral_lite import Run, Task, methods, tasks, train_runs
 from floral_lite.federation import Federation, Shard
 from floral_lite.federation.local import evaluate
-from floral_lite.router import effective_number
+from floral_lite.report import effective_number
 
 NUM_ADAPTORS = (1, 2, 3, 4, 6, 8)
 # true clusters, share of the data, adaptors C, budgets rho

@@ -5,9 +5,11 @@ from statistics import fmean, stdev
 
 import numpy as np
 import pandas as pd
+from torch import Tensor
 
 from .errors import require
 from .federation.history import History
+from .router import check_simplex, entropy
 
 
 def recovered(mixture: list[list[float]], clusters: list[int]) -> float:
@@ -27,6 +29,39 @@ def recovered(mixture: list[list[float]], clusters: list[int]) -> float:
     from sklearn.metrics import adjusted_rand_score
 
     return float(adjusted_rand_score(clusters, np.argmax(mixture, axis=1)))
+
+
+def effective_number(mixtures: Tensor) -> Tensor:
+    """How many adaptors a federation tells apart: exp(H(mean of pi^k) - mean of H(pi^k)).
+
+    exp(H) of a mixture counts the adaptors that it uses: n if it uses n of them alike. That of the mean
+    mixture is C where each client uses its own adaptor, but also where all clients are undecided; so the
+    spread of the clients' own mixtures is divided out.
+
+    Args:
+        mixtures: pi^k, shape (..., K, C).
+
+    Returns:
+        From 1, all mixtures alike, to min(K, C), one-hot and evenly spread; shape (...).
+
+    Raises:
+        InputError: mixtures are not on the simplex.
+
+    Source: Jost, 2007: the effective number of distinct communities, of order 1, all weighted alike.
+
+    Example:
+        >>> import torch
+        >>> undecided, decided = torch.full((4, 4), 0.25), torch.eye(4)
+        >>> effective_number(undecided), effective_number(decided)
+        (tensor(1.), tensor(4.))
+    """
+    require(
+        mixtures.dim() >= 2,
+        f"mixtures has the shape {tuple(mixtures.shape)}; it must be (..., K, C), a row a client",
+    )
+    check_simplex("mixtures", mixtures)
+    mixtures = mixtures + 0.0  # integers too
+    return (entropy(mixtures.mean(dim=-2)) - entropy(mixtures).mean(dim=-1)).exp()
 
 
 def summary(history: History) -> pd.Series:

@@ -112,38 +112,6 @@ def entropy(mixture: Tensor) -> Tensor:
     return entropies
 
 
-def effective_number(mixtures: Tensor) -> Tensor:
-    """How many adaptors a federation tells apart: exp(H(mean of pi^k) - mean of H(pi^k)).
-
-    exp(H) of a mixture counts the adaptors that it uses: n if it uses n of them alike. That of the mean
-    mixture is C where each client uses its own adaptor, but also where all clients are undecided; so the
-    spread of the clients' own mixtures is divided out.
-
-    Args:
-        mixtures: pi^k, shape (..., K, C).
-
-    Returns:
-        From 1, all mixtures alike, to min(K, C), one-hot and evenly spread; shape (...).
-
-    Raises:
-        InputError: mixtures are not on the simplex.
-
-    Source: Jost, 2007: the effective number of distinct communities, of order 1, all weighted alike.
-
-    Example:
-        >>> undecided, decided = torch.full((4, 4), 0.25), torch.eye(4)
-        >>> effective_number(undecided), effective_number(decided)
-        (tensor(1.), tensor(4.))
-    """
-    require(
-        mixtures.dim() >= 2,
-        f"mixtures has the shape {tuple(mixtures.shape)}; it must be (..., K, C), a row a client",
-    )
-    check_simplex("mixtures", mixtures)
-    mixtures = mixtures + 0.0  # integers too
-    return (entropy(mixtures.mean(dim=-2)) - entropy(mixtures).mean(dim=-1)).exp()
-
-
 def closed_form(losses: Tensor, learning_rate: float) -> Tensor:
     """The exact update of a router that was reset: pi_c prop exp(-eta f^k(w_c)).
 
@@ -157,6 +125,9 @@ def closed_form(losses: Tensor, learning_rate: float) -> Tensor:
 
     Returns:
         pi, shape (..., C), on the simplex.
+
+    Raises:
+        InputError: the learning rate is negative.
 
     Source: section 'Analysis', the router update, and appendix 'Router Update'.
 
@@ -178,8 +149,12 @@ def momentum_form(mixture: Tensor, losses: Tensor, learning_rate: float) -> Tens
     Returns:
         pi after it, shape (..., C). A weight of 0 stays 0.
 
+    Raises:
+        InputError: the learning rate is negative.
+
     Source: appendix 'Router Update'.
     """
+    require(learning_rate >= 0, f"learning_rate is {learning_rate}; it must be at least 0")
     # pi_c <- pi_c exp(-eta f(w_c)) / sum_c' pi_c' exp(-eta f(w_c'))
     return torch.softmax(mixture.log() - learning_rate * losses, dim=-1)
 
@@ -214,10 +189,15 @@ def leaning_logits(clusters: Tensor, num_clusters: int, weight: float) -> Tensor
         num_clusters: C >= 2.
         weight: of that adaptor at temperature 1, in (0, 1); the others share the rest evenly.
 
+    Raises:
+        InputError: there is one adaptor only, which leaves nothing to lean from, or the weight is no such.
+
     Example:
         >>> Router().mixture(leaning_logits(torch.tensor([2]), 4, weight=0.7))
         tensor([[0.1000, 0.1000, 0.7000, 0.1000]])
     """
+    require(num_clusters > 1, f"num_clusters is {num_clusters}; it must be at least 2 to lean on one")
+    require(0 < weight < 1, f"weight is {weight}; it must be in (0, 1): for 1 take one_hot_logits")
     chosen = torch.nn.functional.one_hot(clusters.long(), num_clusters)
     others = (1 - weight) / (num_clusters - 1)
     return (others + (weight - others) * chosen).log()

@@ -1,10 +1,13 @@
 """The summary says what the history says."""
 
+import math
+
 import pytest
+import torch
 
 from floral_lite import InputError, methods, tasks, train
 from floral_lite.federation import History, Round
-from floral_lite.report import recovered, summary
+from floral_lite.report import effective_number, recovered, summary
 
 
 def test_recovered_is_one_for_the_truth_under_any_names_and_low_for_one_adaptor() -> None:
@@ -74,3 +77,38 @@ def test_a_run_that_was_never_evaluated_has_no_summary() -> None:
     history = train(task, methods.FedAvg(task.model), rounds=1, evaluate_every=0).history
     with pytest.raises(InputError, match="no round was evaluated yet"):
         summary(history)
+
+
+def test_the_effective_number_is_of_adaptors_that_clients_tell_apart() -> None:
+    undecided, decided = torch.full((6, 3), 1 / 3).double(), torch.eye(3).repeat(2, 1).double()
+    uneven = torch.eye(2).double()[[0, 0, 0, 1]]
+    pi = torch.tensor([[0.9, 0.1], [0.3, 0.7]], dtype=torch.float64)
+    apart = -(0.6 * math.log(0.6) + 0.4 * math.log(0.4))
+    within = -sum(p * math.log(p) for p in (0.9, 0.1, 0.3, 0.7)) / 2
+    for mixtures, wanted in (
+        (undecided, 1),
+        (decided, 3),
+        (decided[:1].repeat(6, 1), 1),  # all agree
+        (uneven, 4 / 3**0.75),  # exp of H(3/4, 1/4)
+        (pi, math.exp(apart - within)),
+    ):
+        found = effective_number(mixtures)
+        torch.testing.assert_close(found, torch.tensor(wanted, dtype=torch.float64))
+    both = effective_number(torch.stack([undecided, decided]))
+    torch.testing.assert_close(both, torch.tensor([1.0, 3.0], dtype=torch.float64))
+    with pytest.raises(InputError, match="mixtures"):
+        effective_number(2 * undecided)
+    with pytest.raises(InputError, match=r"mixtures has the shape \(0, 3\), which is empty"):
+        effective_number(undecided[:0])
+
+
+def test_the_effective_number_takes_one_hot_integers_and_refuses_a_single_mixture() -> None:
+    assert effective_number(torch.eye(4, dtype=torch.long)).item() == pytest.approx(4)
+    with pytest.raises(InputError, match=r"mixtures has the shape \(2,\)"):
+        effective_number(torch.tensor([0.5, 0.5]))
+
+
+def test_a_mixture_in_half_precision_sums_to_one_to_its_own_rounding() -> None:
+    uniform = torch.full((4, 11), 1 / 11, dtype=torch.float16)
+    assert 1e-5 < abs(float(uniform[0].sum()) - 1) < 1e-3
+    assert float(effective_number(uniform)) == pytest.approx(1, rel=0.01)

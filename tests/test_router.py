@@ -15,7 +15,7 @@ from floral_lite import Floral, InputError, router
 from floral_lite.adaptors import Options, initialise, personalise, plan
 from floral_lite.methods import FLoRAL
 from floral_lite.models import seeded
-from floral_lite.router import Router, closed_form, effective_number, entropy, momentum_form
+from floral_lite.router import Router, closed_form, entropy, momentum_form
 
 MODEL = seeded(lambda: nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3)), seed=0).double()
 PLAN = plan(MODEL, Options(rank=2))
@@ -112,6 +112,21 @@ def test_clusters_may_be_integers_of_any_type(integers: torch.dtype) -> None:
 def test_leaning_routers_give_one_adaptor_its_weight_and_the_others_the_rest() -> None:
     pi = Router().mixture(router.leaning_logits(torch.tensor([0, 2]), 3, weight=0.9))
     torch.testing.assert_close(pi, torch.tensor([[0.9, 0.05, 0.05], [0.05, 0.05, 0.9]]))
+
+
+@pytest.mark.parametrize(
+    ("num_clusters", "weight", "told"),
+    [
+        (1, 0.7, "num_clusters is 1; it must be at least 2"),
+        (3, 1.0, r"weight is 1.0; it must be in \(0, 1\): for 1 take one_hot_logits"),
+        (3, -0.1, "weight is -0.1"),
+    ],
+)
+def test_routers_cannot_lean_on_the_only_adaptor_nor_with_all_weight(
+    num_clusters: int, weight: float, told: str
+) -> None:
+    with pytest.raises(InputError, match=told):
+        router.leaning_logits(torch.tensor([0]), num_clusters, weight)
 
 
 @pytest.mark.parametrize("temperature", [0.25, 1.0, 3.0])
@@ -325,6 +340,11 @@ def test_the_momentum_form_by_hand_and_a_weight_of_zero_stays_zero() -> None:
     assert torch.equal(momentum_form(torch.eye(4)[1], losses, 3.0), torch.eye(4)[1])
 
 
+def test_a_negative_learning_rate_is_refused_for_it_would_choose_the_worst() -> None:
+    with pytest.raises(InputError, match=r"learning_rate is -1\.0; it must be at least 0"):
+        closed_form(LOSSES, -1.0)
+
+
 def order_of_the_difference(learning_rate_of_the_closed_form: float, num_clusters: int = 3) -> float:
     """The slope of log ||difference of the centred logits|| over log max_c ||w_c - w_hat||."""
     step, shape = 0.5, (num_clusters,)
@@ -356,38 +376,3 @@ def test_from_uniform_a_gradient_step_is_the_closed_form_to_second_order() -> No
     assert order_of_the_difference(0.5 / 3) == pytest.approx(2, abs=0.1)
     # and it is eta / C: with any other learning rate the first order stays
     assert order_of_the_difference(0.5) == pytest.approx(1, abs=0.1)
-
-
-def test_the_effective_number_is_of_adaptors_that_clients_tell_apart() -> None:
-    undecided, decided = torch.full((6, 3), 1 / 3).double(), torch.eye(3).repeat(2, 1).double()
-    uneven = torch.eye(2).double()[[0, 0, 0, 1]]
-    pi = torch.tensor([[0.9, 0.1], [0.3, 0.7]], dtype=torch.float64)
-    apart = -(0.6 * math.log(0.6) + 0.4 * math.log(0.4))
-    within = -sum(p * math.log(p) for p in (0.9, 0.1, 0.3, 0.7)) / 2
-    for mixtures, wanted in (
-        (undecided, 1),
-        (decided, 3),
-        (decided[:1].repeat(6, 1), 1),  # all agree
-        (uneven, 4 / 3**0.75),  # exp of H(3/4, 1/4)
-        (pi, math.exp(apart - within)),
-    ):
-        found = effective_number(mixtures)
-        torch.testing.assert_close(found, torch.tensor(wanted, dtype=torch.float64))
-    both = effective_number(torch.stack([undecided, decided]))
-    torch.testing.assert_close(both, torch.tensor([1.0, 3.0], dtype=torch.float64))
-    with pytest.raises(InputError, match="mixtures"):
-        effective_number(2 * undecided)
-    with pytest.raises(InputError, match=r"mixtures has the shape \(0, 3\), which is empty"):
-        effective_number(undecided[:0])
-
-
-def test_the_effective_number_takes_one_hot_integers_and_refuses_a_single_mixture() -> None:
-    assert effective_number(torch.eye(4, dtype=torch.long)).item() == pytest.approx(4)
-    with pytest.raises(InputError, match=r"mixtures has the shape \(2,\)"):
-        effective_number(torch.tensor([0.5, 0.5]))
-
-
-def test_a_mixture_in_half_precision_sums_to_one_to_its_own_rounding() -> None:
-    uniform = torch.full((4, 11), 1 / 11, dtype=torch.float16)
-    assert 1e-5 < abs(float(uniform[0].sum()) - 1) < 1e-3
-    assert float(effective_number(uniform)) == pytest.approx(1, rel=0.01)
