@@ -63,7 +63,7 @@ def export_peft(model: Floral, folder: str | Path, mixture: Tensor | Sequence[fl
             continue
         u, v = own.stacked()
         ranks[layer_name] = len(u)
-        if adaptor.kind == "embedding":
+        if isinstance(model.base.get_submodule(layer_name), nn.Embedding):
             tensors |= {f"{prefix}.lora_embedding_A": v, f"{prefix}.lora_embedding_B": u.mT}
         else:
             sides = [1] * (len(adaptor.shape) - 2)
@@ -123,7 +123,8 @@ def _why_not(model: Floral, name: str) -> str:
     if not isinstance(adaptor, LowRankAdaptor):
         if f"{layer_name}.weight" not in model.plan:
             return "PEFT adapts a bias only with its weight: use biases=False"
-        if any(other.kind == "embedding" for other in model.plan.values()):
+        layers = (model.base.get_submodule(other.rpartition(".")[0]) for other in model.plan)
+        if any(isinstance(other, nn.Embedding) for other in layers):
             return "PEFT adapts either biases or embeddings: use biases=False"
     elif isinstance(layer, nn.modules.conv._ConvNd):
         if isinstance(layer, nn.modules.conv._ConvTransposeNd):

@@ -3,7 +3,7 @@
 from dataclasses import asdict
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from .copies import copied
 from .errors import InputError, require, whole_number
@@ -14,6 +14,7 @@ from .federation.record import called, network_of, plain
 from .federation.runs import check_run
 from .floral import Floral
 from .methods import ROUTER, FLoRAL, Method
+from .methods.base import added_up
 from .methods.mfl import MFLWS
 from .roles import Roles, is_statistic, joined
 
@@ -46,18 +47,11 @@ def personal_model(task: Task, method: Method, state: Roles | Federation, client
         torch.Size([18, 10])
     """
     own = _of_client(task, method, state, client)
-    num_networks = len(method.networks(own))
-    predict = type(method).predict
-    require(
-        predict is Method.predict or (num_networks == 1 and ours(predict)),
-        f"client {client} of {method.name} answers with what its predict makes of {num_networks} network(s), "
-        "and no single network says the same: take a method that mixes parameters, such as methods.FLoRAL",
-    )
+    tested = _tested(method, own, client)
     model = copied(task.model).eval()
-    for name, tensor in method.personalise(own).items():
-        if not is_statistic(name):
-            model.get_parameter(name).copy_(tensor)
-    _copy_statistics(model, own, num_networks)
+    for name, tensor in tested.items():
+        model.get_parameter(name).copy_(tensor)
+    _copy_statistics(model, own)
     return model
 
 
@@ -76,7 +70,7 @@ def personal_floral(task: Task, method: Method, state: Roles | Federation, clien
     Raises:
         InputError: there is no such client, the method is of another class, the state lacks what is the
             client's own, another task or method was trained (of a state alone that cannot be checked), or
-            its `parts` is another than FLoRAL's.
+            the client is tested with another network than FLoRAL's, or not with its outputs.
     """
     own = _of_client(task, method, state, client)
     if not isinstance(method, FLoRAL) or isinstance(method, MFLWS):
@@ -84,6 +78,7 @@ def personal_floral(task: Task, method: Method, state: Roles | Federation, clien
             f"the method is {method.name}, which has no router that mixes adaptors into one network: take "
             "methods.FLoRAL, or personal_model, which gives a plain network"
         )
+    tested = _tested(method, own, client)
     options = asdict(method.adaptor_options)
     base = copied(task.model)
     model = Floral(base, num_clusters=method.num_clusters, router=method.router, **options).eval()
@@ -101,14 +96,30 @@ def personal_floral(task: Task, method: Method, state: Roles | Federation, clien
         layer, _, which = name.rpartition(".")
         tensor.copy_(own.private[joined(layer, f"local_{which}")])
     model.router_logits.copy_(own.private[ROUTER])
-    _copy_statistics(base, own, num_networks=1)
+    _copy_statistics(base, own)
     mixed = model.personal_parameters()
-    for name, tensor in method.personalise(own).items():
+    for name, tensor in tested.items():
         require(
-            is_statistic(name) or torch.allclose(mixed[name], tensor, rtol=1e-3, atol=1e-5),
-            f"{type(method).__name__}.parts makes {name} otherwise than FLoRAL does: take personal_model",
+            torch.allclose(mixed[name], tensor, rtol=1e-3, atol=1e-5),
+            f"{type(method).__name__} makes {name} otherwise than FLoRAL does: take personal_model",
         )
     return model
+
+
+def _tested(method: Method, own: Roles, client: int) -> dict[str, Tensor]:
+    """The parameters of the network that a client is tested with.
+
+    Raises:
+        InputError: it is tested with something else than one network's outputs.
+    """
+    networks = method.networks(own)
+    predict = type(method).predict
+    require(
+        predict is Method.predict or (len(networks) == 1 and ours(predict)),
+        f"client {client} of {method.name} answers what its predict makes of {len(networks)} network(s), "
+        "and no single network says the same: take a method that mixes parameters, such as methods.FLoRAL",
+    )
+    return {name: added_up(part) for name, part in networks[0].items() if not is_statistic(name)}
 
 
 def _of_client(task: Task, method: Method, state: Roles | Federation, client: int) -> Roles:
@@ -158,8 +169,9 @@ def _of_client(task: Task, method: Method, state: Roles | Federation, client: in
     return state.of_client(client).map(lambda tensor: tensor.to(device))
 
 
-def _copy_statistics(model: nn.Module, own: Roles, num_networks: int) -> None:
+def _copy_statistics(model: nn.Module, own: Roles) -> None:
     """The client's running statistics into a model's batch norms: those of the network that is tested."""
     kept = own.shared | own.private
     for name, buffer in running_statistics(model).items():
-        buffer.copy_(kept[name][0] if num_networks > 1 else kept[name])
+        one = kept[name].shape == buffer.shape  # or an axis of several networks in front
+        buffer.copy_(kept[name] if one else kept[name][0])

@@ -127,6 +127,12 @@ def test_labels_shift_by_the_cluster_modulo_their_number() -> None:
     assert shift_labels(torch.arange(10), cluster=0, num_labels=10).tolist() == list(range(10))
 
 
+@pytest.mark.parametrize("integers", [torch.uint8, torch.int8, torch.int64])
+def test_labels_of_small_integers_do_not_overflow(integers: torch.dtype) -> None:
+    assert shift_labels(torch.tensor([0, 8, 9], dtype=integers), -1, 10).tolist() == [9, 7, 8]
+    assert shift_labels(torch.tensor([99], dtype=integers), 50, 100).tolist() == [49]
+
+
 def test_clusters_are_assigned_diagonally() -> None:
     assert diagonal_clusters(7, 3).tolist() == [0, 1, 2, 0, 1, 2, 0]
 

@@ -259,6 +259,18 @@ def test_a_bias_without_its_weight_is_refused(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_an_embeddings_adaptor_of_another_name_is_exported_too(
+    peft: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = LowRankAdaptor("own", (5, 6), rows=(1,), columns=(0,), rank=2)
+    monkeypatch.setitem(KINDS, nn.Embedding, {"weight": lambda *_: own})
+    base, words = nn.Sequential(nn.Embedding(5, 6)), torch.arange(5)
+    model = trained(base)
+    export_peft(model, tmp_path)
+    loaded = peft.PeftModel.from_pretrained(copy.deepcopy(base), tmp_path)
+    torch.testing.assert_close(loaded(words), model(words))
+
+
 @pytest.mark.parametrize(("mixture", "message"), [([1.0], "has shape (1,)"), ([1.0] * 3, "has sums 3.0")])
 def test_a_mixture_that_is_none_is_refused(tmp_path: Path, mixture: list[float], message: str) -> None:
     with pytest.raises(InputError, match=re.escape(f"mixture {message}")):

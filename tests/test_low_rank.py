@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from floral_lite import Floral, InputError
 from floral_lite.adaptors import (
+    KINDS,
     Initialisation,
     LowRankAdaptor,
     Options,
@@ -171,9 +172,34 @@ def test_a_subclass_that_adds_something_else_is_told() -> None:
         ({"columns": (0, 1, 2)}, "must be in one of them"),
         ({"columns": (1, 3)}, "must be in one of them"),
         ({"rows": (0, 1, 2), "columns": ()}, r"columns \(\); .* both need one: .* VectorAdaptor"),
+        ({"rows": (0, 2, 1), "columns": (3,), "shape": (4, 3, 2, 5)}, r"rows are .*; write \(0, 1, 2\)"),
+        ({"columns": (1, 3, 2), "shape": (4, 3, 2, 5)}, r"columns are .*; write \(1, 2, 3\)"),
     ],
 )
 def test_factors_that_do_not_share_the_axes_are_refused(changes: dict[str, Any], message: str) -> None:
     choices: dict[str, Any] = {"shape": (4, 3, 2), "rows": (0,), "columns": (1, 2), "rank": 1} | changes
     with pytest.raises(InputError, match=message):
         LowRankAdaptor("own", **choices)
+
+
+@pytest.mark.parametrize(
+    ("layer", "rows", "columns", "wanted"),
+    [
+        (nn.Linear(6, 6), (1,), (0,), r"\(1, 0\); those of Linear begin with \(0, 1\)"),
+        (nn.Embedding(5, 6), (0,), (1,), r"\(0, 1\); those of Embedding begin with \(1, 0\)"),
+        (nn.ConvTranspose2d(4, 4, 3), (0, 2), (1, 3), r"begin with \(1, 0\)"),
+        (nn.Conv2d(4, 4, 3), (0, 1), (2, 3), r"\(0, 2\); .* begin with \(0, 1\)"),
+    ],
+)
+def test_an_adaptor_of_ones_own_that_turns_a_weight_is_refused(
+    layer: nn.Module,
+    rows: tuple[int, ...],
+    columns: tuple[int, ...],
+    wanted: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Beside the weight its factors would run as those of another weight."""
+    own = LowRankAdaptor("own", tuple(layer.get_parameter("weight").shape), rows, columns, rank=1)
+    monkeypatch.setitem(KINDS, type(layer), {"weight": lambda *_: own})
+    with pytest.raises(InputError, match=wanted):
+        plan(nn.Sequential(layer), Options(rank=1))

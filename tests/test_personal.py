@@ -98,9 +98,7 @@ def test_a_federation_carries_its_state() -> None:
 @pytest.mark.parametrize("name", ["mfl", "mfl-ws", "fedem"])
 def test_a_mixture_of_outputs_is_no_single_network(name: str) -> None:
     task, method, federation = trained(name)
-    with pytest.raises(
-        InputError, match=f"client 2 of {name} answers with what its predict makes of . network"
-    ):
+    with pytest.raises(InputError, match=f"client 2 of {name} answers what its predict makes of . network"):
         personal_model(task, method, federation.state, 2)
 
 
@@ -160,9 +158,34 @@ class Weaker(Counting):
     strength = 0.5
 
 
-class Calibrated(methods.FedAvg):
+class Calibrated(methods.FLoRAL):
     def predict(self, client: Roles, outputs: Sequence[Tensor], classifies: bool) -> Tensor:
         return 2 * outputs[0]
+
+
+class SharedFirst(methods.Ditto):
+    """Tested with the shared model, where `parts` is the private one."""
+
+    def networks(self, client: Roles, draws: Tensor | None = None) -> list[dict[str, Part]]:
+        return [dict(client.shared), self.parts(client)]
+
+
+class FirstAlone(methods.FLoRAL):
+    """Tested with the first adaptor, where `parts` mixes them."""
+
+    def networks(self, client: Roles, draws: Tensor | None = None) -> list[dict[str, Part]]:
+        return [self.models(client)[0]]
+
+
+def test_a_client_has_the_network_that_was_tested_also_where_parts_is_another() -> None:
+    task = tasks.load("digits-rotate", num_clients=4)
+    inputs, labels = task.test[1]
+    for method in (SharedFirst(task.model), FirstAlone(task.model, rank=2)):
+        done = train(task, method, rounds=3)
+        found = functional.cross_entropy(personal_model(task, method, done, 1)(inputs), labels)
+        assert found.item() == pytest.approx(done.history.rounds[-1].client_loss[1], rel=1e-5)
+    with pytest.raises(InputError, match=r"FirstAlone makes .* otherwise than FLoRAL does"):
+        personal_floral(task, method, done, 1)
 
 
 def test_a_client_of_ones_own_method_answers_as_it_was_tested_or_is_refused() -> None:
@@ -173,11 +196,12 @@ def test_a_client_of_ones_own_method_answers_as_it_was_tested_or_is_refused() ->
     whole, parts = (make(task, method, done, 1) for make in (personal_model, personal_floral))
     torch.testing.assert_close(whole(inputs), parts(inputs))
     weaker = Weaker(task.model, rank=2)
-    with pytest.raises(InputError, match=r"Weaker\.parts makes .* otherwise than FLoRAL does"):
+    with pytest.raises(InputError, match=r"Weaker makes .* otherwise than FLoRAL does"):
         personal_floral(task, weaker, train(task, weaker, rounds=3), 1)
     calibrated = Calibrated(task.model)
-    with pytest.raises(InputError, match="what its predict makes of 1 network"):
-        personal_model(task, calibrated, train(task, calibrated, rounds=1), 1)
+    for make in (personal_model, personal_floral):
+        with pytest.raises(InputError, match="what its predict makes of 1 network"):
+            make(task, calibrated, train(task, calibrated, rounds=1), 1)
 
 
 def test_frozen_parameters_stay_what_they_are() -> None:

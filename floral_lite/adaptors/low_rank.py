@@ -27,13 +27,14 @@ class LowRankAdaptor:
     Args:
         kind: what it is called: "linear", "embedding", or the kind of convolution.
         shape: of the weight.
-        rows: the axes of U, the weight's output axis first.
-        columns: the axes of V, the weight's input axis first.
+        rows: the axes of U, the weight's output axis first, then a kernel's in rising order.
+        columns: the axes of V, the weight's input axis first, then the same.
         rank: R >= 1, columns of the two factors; `fit_rank` gives it where there may be a budget.
         init: which factor starts at random, see Options.
 
     Raises:
-        InputError: the rank is no whole number of at least 1, or an axis is in neither factor, or in both.
+        InputError: the rank is no whole number of at least 1, an axis is in neither factor or in both, or
+            the axes after the first are not in rising order.
 
     Source: section 'Parameter-Efficient Adaptors', and appendix 'Adaptors', 'Convolution layer'.
 
@@ -61,6 +62,10 @@ class LowRankAdaptor:
             f"rows are {self.rows} and columns {self.columns}; each axis of the shape {self.shape}, counted "
             "from 0, must be in one of them, and both need one: a vector takes a VectorAdaptor",
         )
+        # where the factors run as layers of their own, their kernels have the weight's order
+        for name in ("rows", "columns"):
+            first, *rest = getattr(self, name)
+            require(rest == sorted(rest), f"{name} are {getattr(self, name)}; write {(first, *sorted(rest))}")
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Raise InputError where a subclass adds something else than U V^T."""

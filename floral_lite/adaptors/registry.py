@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 from torch.nn.parameter import is_lazy
 
 from ..errors import InputError, check_module, require, whole_number
@@ -18,6 +19,7 @@ from .adaptor import Adaptor, check_own
 from .conv import fit_conv
 from .embedding import fit_embedding
 from .linear import fit_linear
+from .low_rank import LowRankAdaptor
 from .norm import fit_norm
 from .options import Options
 from .vector import fit_bias
@@ -95,6 +97,7 @@ def plan(model: nn.Module, options: Options) -> dict[str, Adaptor]:
                 f"function that KINDS has for {type(layer).__name__}",
             )
             check_own(name, adaptor)
+            _check_axes(name, layer, adaptor)
             adaptors[name] = adaptor
     require(
         len(adaptors) > 0,
@@ -102,6 +105,19 @@ def plan(model: nn.Module, options: Options) -> dict[str, Adaptor]:
         f"{', '.join(kind.__name__ for kind in KINDS)} with parameters that require gradients",
     )
     return adaptors
+
+
+def _check_axes(name: str, layer: nn.Module, adaptor: Adaptor) -> None:
+    """Raise InputError unless U has the output axis of a weight of PyTorch's layers, and V the input axis."""
+    if not isinstance(adaptor, LowRankAdaptor) or not isinstance(layer, (nn.Linear, nn.Embedding, _ConvNd)):
+        return
+    turned = isinstance(layer, (nn.Embedding, _ConvTransposeNd))
+    wanted, found = (1, 0) if turned else (0, 1), (adaptor.rows[0], adaptor.columns[0])
+    require(
+        found == wanted,
+        f"the adaptor of {name} has rows and columns that begin with the axes {found}; those of "
+        f"{type(layer).__name__} begin with {wanted}, its outputs and its inputs",
+    )
 
 
 def _kinds_of(layer: nn.Module) -> dict[str, Fit]:

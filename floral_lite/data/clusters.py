@@ -58,10 +58,14 @@ def shift_labels(labels: Tensor, cluster: int, num_labels: int) -> Tensor:
         cluster: c, any whole number.
         num_labels: how many labels there are.
 
+    Returns:
+        int64, the labels' shape.
+
     Source: section 'Experiments', 'MNIST and CIFAR-10'.
 
     Example:
         >>> shift_labels(torch.tensor([0, 8, 9]), cluster=1, num_labels=10)
         tensor([1, 9, 0])
     """
-    return (labels + cluster) % num_labels
+    # in uint8 the sum would overflow
+    return (labels.long() + cluster) % num_labels
