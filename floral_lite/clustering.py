@@ -58,7 +58,8 @@ def find_clusters(gradients: Sequence[Tensor], num_clusters: int, seed: int = 0)
 
     Returns:
         The clusters of the d with the largest effect; None where there is nothing to find: C is 1, there are
-        fewer than 2 C clients, or all are alike.
+        fewer than 2 C clients, all are alike, or a client has one or two numbers: its direction is then a
+        sign, or a place on a circle, and k-means finds clusters in any of these.
 
     Raises:
         InputError: the gradients are of different numbers of clients or not all finite, or the seed is out
@@ -68,8 +69,8 @@ def find_clusters(gradients: Sequence[Tensor], num_clusters: int, seed: int = 0)
         the directions of their updates; the numerator is the gap statistic of Tibshirani et al., 2001.
 
     Example:
-        >>> kinds = torch.eye(2).repeat(10, 1)  # 20 clients of two kinds
-        >>> noise = 0.1 * torch.randn(20, 2, generator=torch.Generator().manual_seed(0))
+        >>> kinds = torch.eye(2, 5).repeat(10, 1)  # 20 clients of two kinds
+        >>> noise = 0.1 * torch.randn(20, 5, generator=torch.Generator().manual_seed(0))
         >>> found = find_clusters([kinds + noise], num_clusters=2)
         >>> found.clusters.tolist()[:6], found.stands_out
         ([0, 1, 0, 1, 0, 1], True)
@@ -82,7 +83,8 @@ def find_clusters(gradients: Sequence[Tensor], num_clusters: int, seed: int = 0)
         "gradients are not all finite numbers: leave out the clients whose gradients have NaN or infinity",
     )
     num_clients = sizes.pop()
-    if not 2 <= num_clusters <= num_clients // 2:
+    num_numbers = sum(gradient[0].numel() for gradient in gradients)
+    if not 2 <= num_clusters <= num_clients // 2 or num_numbers < 3:
         return None
     places = directions(gradients).numpy()
     random = np.random.default_rng(seed)

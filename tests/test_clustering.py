@@ -112,7 +112,7 @@ def test_neither_the_lengths_of_layers_matter_nor_what_all_clients_share() -> No
 @pytest.mark.parametrize("size", [1e-30, 1e20, 1e37])
 def test_neither_does_the_size_of_all(size: float) -> None:
     """Squares of large gradients are infinite in single precision, those of small ones 0."""
-    gradients = [torch.eye(2).repeat(10, 1) + 0.1 * torch.randn(20, 2, generator=torch.Generator())]
+    gradients = [torch.eye(2, 5).repeat(10, 1) + 0.1 * torch.randn(20, 5, generator=torch.Generator())]
     usual, found = (find_clusters([scale * one for one in gradients], 2) for scale in (1.0, size))
     assert usual is not None
     assert found is not None
@@ -218,15 +218,22 @@ def test_what_leaves_nothing_has_a_logarithm() -> None:
 
 @pytest.mark.usefixtures("less_noise")
 def test_few_different_clients_are_no_reason_to_warn() -> None:
-    found = find_clusters([torch.eye(2).repeat(6, 1)], num_clusters=4)
+    found = find_clusters([torch.eye(2, 3).repeat(6, 1)], num_clusters=4)
     assert found is not None
     assert right(found.clusters % 2, torch.arange(12) % 2) >= 0
 
 
+@pytest.mark.parametrize("size", [1, 2])
+def test_clusters_of_one_or_two_numbers_say_nothing(size: int) -> None:
+    """Divided by its length a number is a sign, and k-means always finds the two signs."""
+    assert find_clusters([torch.randn(20, size)], num_clusters=2) is None
+    assert find_clusters([torch.randn(20, 1, size), torch.randn(20, 3 - size)], num_clusters=2) is not None
+
+
 @pytest.mark.usefixtures("less_noise")
-def test_a_gradient_may_be_of_a_single_number() -> None:
-    numbers = torch.tensor([0.0, 5.0]).repeat(6) + 0.1 * torch.randn(12)
-    flat, column = find_clusters([numbers], num_clusters=2), find_clusters([numbers[:, None]], num_clusters=2)
+def test_a_layers_gradient_may_be_of_a_single_number() -> None:
+    numbers, other = torch.tensor([0.0, 5.0]).repeat(6) + 0.1 * torch.randn(12), torch.randn(12, 3)
+    flat, column = (find_clusters([one, other], num_clusters=2) for one in (numbers, numbers[:, None]))
     assert flat is not None
     assert column is not None
     assert torch.equal(flat.clusters, column.clusters)
