@@ -16,12 +16,13 @@ from torch.overrides import TorchFunctionMode
 
 from .roles import along_first
 
-# How many of the inputs' first axes a mask has: all (None), a draw an element; or 2, a draw a channel (B, c).
+# Where a mask's axes end: with the inputs' (None), a draw an element; or with the channels, a draw for each.
+# As in torch dropout1d reads two axes as (c, n), dropout3d four as one sample; dropout2d has (B, c) first.
 DROPOUTS: dict[Callable[..., Any], int | None] = {
     functional.dropout: None,
-    functional.dropout1d: 2,
+    functional.dropout1d: -1,
     functional.dropout2d: 2,
-    functional.dropout3d: 2,
+    functional.dropout3d: -3,
 }
 
 # SplitMix64's factors (Steele et al., 2014), less 2^64, since torch's 64-bit integers have a sign.
@@ -51,13 +52,13 @@ class Dropout(TorchFunctionMode):
         return self._drop(DROPOUTS[function], *args, **kwargs)
 
     def _drop(
-        self, axes: int | None, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
+        self, end: int | None, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
     ) -> Tensor:
         """The inputs times their mask; each call of a step has other masks."""
         if not training or not p:
             return input
         self.key = next_key(self.key)
-        kept = along_first(keep(self.key, input.shape[:axes], p), input)
+        kept = along_first(keep(self.key, input.shape[:end], p), input)
         # at p = 1 nothing is kept, and there is nothing to scale
         dropped = input * kept.to(input.dtype) / (1 - p or 1)
         return input.copy_(dropped) if inplace else dropped

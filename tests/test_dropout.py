@@ -110,8 +110,10 @@ def test_more_rows_leave_the_masks_of_the_first_as_they_are() -> None:
 DROPOUTS: dict[str, tuple[Callable[..., Tensor], tuple[int, ...]]] = {
     "dropout": (functional.dropout, (4, 6)),
     "dropout1d": (functional.dropout1d, (4, 6, 5)),
+    "dropout1d of one sample": (functional.dropout1d, (6, 5)),
     "dropout2d": (functional.dropout2d, (4, 6, 5, 5)),
     "dropout3d": (functional.dropout3d, (4, 6, 2, 3, 3)),
+    "dropout3d of one sample": (functional.dropout3d, (6, 2, 3, 3)),
 }
 
 
@@ -161,6 +163,34 @@ def test_channels_are_dropped_whole_and_the_others_scaled(name: str) -> None:
     assert len(kept.any(dim=2).unique(dim=0)) == 64
     assert float(kept.double().mean()) == pytest.approx(0.75, abs=0.05)
     torch.testing.assert_close(y[kept.view_as(y)], x[kept.view_as(y)] / 0.75)
+
+
+@pytest.mark.filterwarnings("ignore:dropout2d. Received a 3D input")
+@pytest.mark.parametrize(
+    ("function", "shape"),
+    [
+        (functional.dropout1d, (6, 8)),
+        (functional.dropout1d, (3, 6, 8)),
+        (functional.dropout2d, (6, 4, 5)),
+        (functional.dropout2d, (3, 4, 5, 5)),
+        (functional.dropout3d, (6, 4, 5, 5)),
+        (functional.dropout3d, (2, 6, 3, 3, 3)),
+    ],
+)
+def test_what_torch_drops_together_is_dropped_together(
+    function: Callable[..., Tensor], shape: tuple[int, ...]
+) -> None:
+    def together(dropped: Tensor) -> list[bool]:
+        kept = [(dropped != 0).flatten(axis) for axis in range(1, len(shape))]
+        return [torch.equal(one.all(dim=-1), one.any(dim=-1)) for one in kept]
+
+    x = torch.ones(shape)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        theirs = function(x, 0.5)
+    with Dropout(key(0)):
+        ours = function(x, 0.5)
+    assert together(ours) == together(theirs)
 
 
 def test_elements_are_scaled_so_that_the_mean_stays() -> None:
