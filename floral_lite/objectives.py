@@ -131,9 +131,9 @@ def mfl(
     """
     check_clients(losses, weights)
     check_mixtures(mixtures, len(losses), len(models))
-    table = torch.stack([torch.stack([loss(model) for model in models]) for loss in losses])
-    # sum_c E_k[pi_c^k f^k(w_c)]
-    mixed = _mean(weights, (mixtures * table).sum(dim=1))
+    each = [torch.stack([loss(model) for model in models]) for loss in losses]
+    # E_k[sum_c pi_c^k f^k(w_c)]
+    mixed = _mean(weights, torch.stack([_mean(pi, own) for pi, own in zip(mixtures, each, strict=True)]))
     return mixed if regularizer is None else mixed + regularizer(models)
 
 
@@ -196,9 +196,8 @@ def with_base(base: Tensor, adaptors: Tensor) -> Tensor:
     """The models w_c = (u, a_c) of a base (s,) and adaptors (C, t), shape (C, s + t).
 
     Example:
-        >>> with_base(torch.tensor([7.0]), torch.tensor([[1.0], [2.0]]))
-        tensor([[7., 1.],
-                [7., 2.]])
+        >>> with_base(torch.tensor([7.0]), torch.tensor([[1.0], [2.0]])).tolist()
+        [[7.0, 1.0], [7.0, 2.0]]
     """
     return torch.cat([base.expand(len(adaptors), -1), adaptors], dim=1)
 
@@ -224,11 +223,13 @@ def weight_sharing(num_shared: int) -> Regularizer:
     return regularizer
 
 
-def _mean(weights: Tensor, numbers: Tensor) -> Tensor:
-    """sum_k p(k) x_k, in the precision of the numbers."""
-    told = f"losses are {numbers.dtype} of shape {tuple(numbers.shape[1:])}; each is a scalar, and no integer"
-    require(numbers.dim() == 1 and numbers.is_floating_point(), told)  # as integers the weights would be 0
-    return weights.to(numbers) @ numbers
+def _mean(weights: Tensor, losses: Tensor) -> Tensor:
+    """sum_k p(k) f_k, in the precision of the losses."""
+    told = f"losses are {losses.dtype} of shape {tuple(losses.shape[1:])}; each is a scalar, and no integer"
+    require(losses.dim() == 1 and losses.is_floating_point(), told)  # as integers the weights would be 0
+    told = f"weights has the shape {tuple(weights.shape)} for {len(losses)} losses; give a weight for each"
+    require(weights.shape == losses.shape, told)
+    return weights.to(losses) @ losses
 
 
 def check_clients(losses: Sequence[Loss], weights: Tensor) -> None:
@@ -244,7 +245,6 @@ def check_mixtures(mixtures: Tensor, num_clients: int, num_clusters: int) -> Non
     """Raise InputError unless every client has a mixture of all models."""
     require(
         mixtures.shape == (num_clients, num_clusters),
-        f"mixtures has the shape {tuple(mixtures.shape)}; {num_clients} clients and {num_clusters} models "
-        f"need ({num_clients}, {num_clusters})",
+        f"mixtures has the shape {tuple(mixtures.shape)}; it must be ({num_clients}, {num_clusters})",
     )
     check_simplex("mixtures", mixtures)

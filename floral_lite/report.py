@@ -9,6 +9,7 @@ from torch import Tensor
 
 from .errors import require
 from .federation.history import History
+from .given import tensor_of
 from .router import check_simplex, entropy
 
 
@@ -31,7 +32,7 @@ def recovered(mixture: list[list[float]], clusters: list[int]) -> float:
     return float(adjusted_rand_score(clusters, np.argmax(mixture, axis=1)))
 
 
-def effective_number(mixtures: Tensor) -> Tensor:
+def effective_number(mixtures: Tensor | list[list[float]]) -> Tensor:
     """How many adaptors a federation tells apart: exp(H(mean of pi^k) - mean of H(pi^k)).
 
     exp(H) of a mixture counts the adaptors that it uses: n if it uses n of them alike. That of the mean
@@ -39,7 +40,7 @@ def effective_number(mixtures: Tensor) -> Tensor:
     spread of the clients' own mixtures is divided out.
 
     Args:
-        mixtures: pi^k, shape (..., K, C).
+        mixtures: pi^k, shape (..., K, C), or K lists of C numbers.
 
     Returns:
         From 1, all mixtures alike, to min(K, C), one-hot and evenly spread; shape (...).
@@ -55,6 +56,7 @@ def effective_number(mixtures: Tensor) -> Tensor:
         >>> effective_number(undecided), effective_number(decided)
         (tensor(1.), tensor(4.))
     """
+    mixtures = tensor_of("mixtures", mixtures)
     require(
         mixtures.dim() >= 2,
         f"mixtures has the shape {tuple(mixtures.shape)}; it must be (..., K, C), a row a client",
@@ -73,8 +75,9 @@ def summary(history: History) -> pd.Series:
         how well the mixtures recover the clusters.
 
     Raises:
-        InputError: no round was evaluated yet.
+        InputError: it is no History, or no round was evaluated yet.
     """
+    check_history("history", history)
     last = history.last_evaluated
     rows: dict[str, object] = {"rounds": last.round}
     # all in one cluster: either nobody has said who is alike, or there is nothing to tell apart
@@ -106,15 +109,25 @@ def over_seeds(histories: Sequence[History]) -> str:
         Test accuracies in per cent, or test losses where the task has no labels.
 
     Raises:
-        InputError: there are fewer than two runs, or one was not evaluated yet.
+        InputError: there are fewer than two runs, or one is no History, or was not evaluated yet.
     """
     require(
         len(histories) > 1,
         f"histories holds {len(histories)}; a deviation needs two: train with more seeds",
     )
+    for place, history in enumerate(histories):
+        check_history(f"histories[{place}]", history)
     lasts = [history.last_evaluated for history in histories]
     accuracies = [last.test_accuracy for last in lasts if last.test_accuracy is not None]
     if not accuracies:
         losses = [last.test_loss for last in lasts if last.test_loss is not None]
         return f"test loss {fmean(losses):.4f} +- {stdev(losses):.4f}"
     return f"accuracy {100 * fmean(accuracies):.1f} +- {100 * stdev(accuracies):.1f} %"
+
+
+def check_history(name: str, given: object) -> None:
+    """Raise InputError unless it is a History, and not the Federation that `train` returns."""
+    require(
+        isinstance(given, History),
+        f"{name} is of type {type(given).__name__}; give the .history of what train returned",
+    )

@@ -251,10 +251,13 @@ def test_what_is_no_distribution_is_refused() -> None:
     for clusters in ([0, 0, 1, 2, -1], [0, 0, 1, 2, 3], [0, 0, 1, 2], [0.0, 0.0, 1.0, 2.0, 1.0]):
         with pytest.raises(InputError, match=r"each of the 5 needs an integer in \[0, 3\)"):
             cfl(case.losses, case.weights, case.models[:3], torch.tensor(clusters))
+    for counts in (case.weights[:2], torch.tensor(1.0)):
+        with pytest.raises(InputError, match=r"weights has the shape \(.*\) for 3 losses; give a weight"):
+            cfl(case.losses, case.weights, case.models[:3], torch.zeros(5, dtype=torch.long), counts)
     for objective in (mfl, fml):
         with pytest.raises(InputError, match=r"weights has the shape \(4,\) for 5 clients"):
             objective(case.losses, case.weights[:4], case.models, case.mixtures)
-        with pytest.raises(InputError, match=r"mixtures has the shape \(5, 2\).*need \(5, 3\)"):
+        with pytest.raises(InputError, match=r"mixtures has the shape \(5, 2\); it must be \(5, 3\)"):
             objective(case.losses, case.weights, case.models, case.mixtures[:, :2])
         with pytest.raises(InputError, match=r"mixtures has sums.*smallest entry -0\.33"):
             objective(case.losses, case.weights, case.models, 2 * case.one_hot - 1 / 3)
@@ -266,6 +269,7 @@ def test_what_is_no_distribution_is_refused() -> None:
         lambda losses, half, w: fl(losses, half, w[0]),
         lambda losses, half, w: pfl(losses, half, w),
         lambda losses, half, w: cfl(losses, half, w, torch.tensor([0, 1])),
+        lambda losses, half, w: mfl(losses, half, w, half.repeat(2, 1)),
         lambda losses, half, w: fml(losses, half, w, half.repeat(2, 1)),
     ],
 )
@@ -275,3 +279,9 @@ def test_integers_and_losses_that_are_no_scalars_are_refused(objective: Callable
         objective([lambda w: ((w - 1) ** 2).long()] * 2, half, torch.tensor([0, 0]))
     with pytest.raises(InputError, match=r"of shape \(3,\); each is a scalar"):
         objective([lambda w: w * torch.ones(3)] * 2, half, torch.tensor([0.0, 0.0]))
+
+
+@pytest.mark.parametrize("objective", [mfl, fml])
+def test_an_objective_has_the_precision_of_the_losses(objective: Callable[..., Tensor]) -> None:
+    half = torch.tensor([0.5, 0.5], dtype=torch.float64)
+    assert objective([torch.square] * 2, half, torch.ones(2), half.repeat(2, 1)).dtype == torch.float32

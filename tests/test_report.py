@@ -7,7 +7,7 @@ import torch
 
 from floral_lite import InputError, methods, tasks, train
 from floral_lite.federation import History, Round
-from floral_lite.report import effective_number, recovered, summary
+from floral_lite.report import effective_number, over_seeds, recovered, summary
 
 
 def test_recovered_is_one_for_the_truth_under_any_names_and_low_for_one_adaptor() -> None:
@@ -106,6 +106,17 @@ def test_the_effective_number_takes_one_hot_integers_and_refuses_a_single_mixtur
     assert effective_number(torch.eye(4, dtype=torch.long)).item() == pytest.approx(4)
     with pytest.raises(InputError, match=r"mixtures has the shape \(2,\)"):
         effective_number(torch.tensor([0.5, 0.5]))
+
+
+def test_a_reports_numbers_are_of_what_training_returns() -> None:
+    task = tasks.load("digits-rotate", num_clients=4)
+    federation = train(task, methods.FLoRAL(task.model), rounds=1)
+    mixture = federation.history.rounds[-1].mixture
+    assert effective_number(mixture) == effective_number(torch.tensor(mixture))
+    with pytest.raises(InputError, match=r"history is of type Federation; give the \.history of what"):
+        summary(federation)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"histories\[1\] is of type Federation"):
+        over_seeds([federation.history, federation])  # type: ignore[list-item]
 
 
 def test_a_mixture_in_half_precision_sums_to_one_to_its_own_rounding() -> None:

@@ -26,7 +26,8 @@ class Round:
         test_accuracy: the same mean of the accuracy, in [0, 1]; None for regression.
         client_loss: test loss of each client.
         client_accuracy: test accuracy of each client.
-        mixture: pi of each client, K lists of C numbers (C = 1 where the method mixes nothing).
+        mixture: pi of each client, K lists of C numbers (C = 1 where the method mixes nothing). While clients
+            are asked, already what their answers will give; over Flower uniform until all are known.
         mismatch: distance of the mixtures from the true clusters, 0 to 2; where the task knows of none, from
             one cluster for all, which says nothing.
         seconds: of the round's training, without evaluation; of runs side by side an equal share. The engines

@@ -99,7 +99,8 @@ class Population(MadeShards):
 
     Args:
         num_clients: K, at least 1.
-        make: make(client) gives the shard of a client in [0, K), the same whenever it is asked.
+        make: make(client) gives the shard of a client in [0, K), the same whenever it is asked, and of sizes
+            and types that can be trained: a Task looks at client 0 alone.
 
     Raises:
         InputError: num_clients is no whole number, or smaller than 1.
