@@ -418,6 +418,20 @@ def test_sliders_of_measurements_are_refused_without_a_list_of_their_combination
         Explorer(frame, x="x", y="y", sliders=["a", "b", "c"], title="t", about="a")
 
 
+def test_a_column_that_goes_with_the_lines_is_not_the_forgotten_one() -> None:
+    lines = [
+        {"x": x, "y": float(x), "z": 1, "method": name, "label": f"the {name}", "seed": seed}
+        for x, name, seed in itertools.product((1, 2), ("one", "other"), (0, 1, 2))
+    ]
+    with pytest.raises(InputError, match="differ in column 'seed', which has 3 values"):
+        Explorer(pd.DataFrame(lines), x="x", y="y", colour="method", sliders=["z"], title="t", about="a")
+
+
+def test_a_path_may_have_a_column_that_goes_with_its_places() -> None:
+    path = pd.DataFrame({"z": 1, "x": [0, 1, 0, 1], "percent": [0, 100, 0, 100], "y": [1.0, 2.0, 1.0, 2.0]})
+    Explorer(path, x="x", y="y", sliders=["z"], title="t", about="a")
+
+
 def test_a_forgotten_column_is_found_beside_columns_of_lists() -> None:
     lines = [
         {"x": x, "y": float(x), "z": 1, "seed": seed, "losses": [1.0, 2.0]}

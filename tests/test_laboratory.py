@@ -284,6 +284,15 @@ def test_the_first_drawing_has_every_method() -> None:
     assert all(f">{name}<" in laboratory.table.value for name in USUAL.methods)
 
 
+def test_the_routers_of_another_task_are_not_left_beside_the_new_curves() -> None:
+    laboratory = Laboratory()
+    laboratory.routers.layout.display = ""
+    other = replace(USUAL, task="digits-label-shift", methods=("fedavg",))
+    laboratory._show(Progress(other, {"fedavg": made_up()}, {"fedavg": 1.0}))
+    assert laboratory.curves.value
+    assert laboratory.routers.layout.display == "none"
+
+
 def made_up(**changes: Any) -> History:
     """A run of one round."""
     entry = Round(**{"round": 1, "train_loss": 1.0, "seconds": 0.1, "test_loss": 0.5} | changes)

@@ -134,8 +134,11 @@ def check_one_row_a_point(explorer: "Explorer") -> None:
     point = [explorer.x, *grouping(explorer)]
     repeated = frame[frame.duplicated(point, keep=False)]
     # as text: a column may hold lists, such as each client's loss, which have no hash
-    counts = repeated.drop(columns=[*point, *measured(explorer)]).astype(str).nunique(dropna=False)
-    counts = counts[counts > 1].sort_values(kind="stable")
+    others = repeated.drop(columns=[*point, *measured(explorer)]).astype(str)
+    # within a point: a column that goes with the colour differs between points only
+    points = others.groupby([repeated[column] for column in point], observed=True, dropna=False)
+    differ = points.nunique(dropna=False).max() > 1
+    counts = others[differ.index[differ]].nunique(dropna=False).sort_values(kind="stable")
     if len(counts):
         column, count = counts.index[0], counts.iloc[0]  # the fewest values: likely the forgotten one
         raise InputError(

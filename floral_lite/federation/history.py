@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 class Round:
     """The numbers of one round; what is measured on test shards is None where the round was not evaluated.
 
+    Over Flower means are over the clients whose replies counted; where one is missing, client_loss and
+    client_accuracy are None, and where nothing could be averaged the training loss is NaN.
+
     Attributes:
         round: 1, 2, ...
         train_loss: mean over the sampled clients, weighted by N^k; while clients are asked, the loss at the

@@ -50,7 +50,7 @@ class RolesStrategy(Strategy):
         folder: gets a checkpoint after each round; the run goes on from one that is there.
         min_replies: with fewer good replies a round of training changes nothing here; from 1 to the number of
             clients that are sampled.
-        patience: seconds, > 0, that a round waits for those of its clients that are not connected.
+        patience: seconds, > 0, that a round waits for more of its clients once `min_replies` are connected.
         max_samples: the largest size that a client's training or test shard is believed to have, >= 1.
         clip_norm: the largest norm of a client's update, running statistics aside, > 0; None for no limit.
         trim: the share of the weight that is left out at either end of each coordinate, in [0, 0.5]; 0.5

@@ -142,6 +142,7 @@ class Laboratory:
         if begins:
             if now.choices.task != self._shown.task:
                 self._kept.clear()
+                _set(self.routers, None, "")  # those of other clients
             self._shown, self._next = now.choices, 0.0
         # the first point waits for the first round of every method
         complete = len(now.histories) == len(now.choices.methods)
