@@ -35,9 +35,10 @@ book: $(BUILT)
 
 chapters: $(EXECUTED)
 
-# On all cores; a worker that has nothing left takes over another's tests.
+# On all cores; a worker that has nothing left takes over another's tests. Those of CUDA also run on a GPU that is pretended.
 test: $(BUILT)
 	$(BIN)/python -m pytest --numprocesses auto --dist worksteal
+	$(BIN)/python -m pytest --numprocesses auto --dist worksteal -p tests.pretended_cuda tests/test_cuda.py
 	if $(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 11))'; \
 		then $(MAKE) test-flower FLOWER_TESTS="$(FLOWER_SOON)"; \
 		else echo "Flower has Python 3.11 or newer: its tests are left out. make clean, then make test PYTHON=python3.12"; fi
