@@ -30,7 +30,7 @@ WAITS = (
     "aten::_linalg_check_errors",
 )
 INDEXING = ("aten::index", "aten::index_put_", "aten::index_put", "aten::_index_put_impl_")
-true_device = torch._C.TensorBase.device.__get__  # type: ignore[attr-defined]
+true_device = torch._C.TensorBase.device.__get__
 
 
 class GPU:
