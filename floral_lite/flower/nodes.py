@@ -32,6 +32,8 @@ class Nodes:
         self.asked: dict[str, int] = {}
         # node -> when it was asked first
         self.since: dict[int, float] = {}
+        # node -> why it was last refused
+        self.refused: dict[int, str] = {}
 
     def present(self, grid: Grid) -> dict[int, int]:
         """The node of each connected client; the older one where two say that they are the same client."""
@@ -39,15 +41,14 @@ class Nodes:
         for node in self.since.keys() - connected:
             del self.since[node]
             self.client_of.pop(node, None)
+            self.refused.pop(node, None)
         self._ask(grid, sorted(connected - self.client_of.keys() - set(self.asked.values())))
         self._listen(grid)
         node_of: dict[int, int] = {}
         for node, client in list(self.client_of.items()):
             if node_of.setdefault(client, node) != node:
-                logger.warning(
-                    "node %d says that it is client %d, as does node %d: it has to wait until that is gone",
-                    *(node, client, node_of[client]),
-                )
+                same = f"it says that it is client {client}, as does node {node_of[client]}"
+                self._refuse(node, f"{same}, and has to wait until that is gone")
                 del self.client_of[node]
         return node_of
 
@@ -100,5 +101,10 @@ class Nodes:
                     raise ValueError(f"it says that it is client {client:g} of {self.num_clients}")
                 self.client_of[node] = int(client)
             except Exception as error:  # nothing that a node says may end the run, or fill the log
-                reason = str(reply.error if reply.has_error() else error)
-                logger.warning("node %d takes no part: %s", node, shorten(reason, 500))
+                self._refuse(node, str(reply.error if reply.has_error() else error))
+
+    def _refuse(self, node: int, reason: str) -> None:
+        """Tell why a node takes no part, once: it is asked, and may say the same, every second of a wait."""
+        if self.refused.get(node) != reason:
+            self.refused[node] = reason
+            logger.warning("node %d takes no part: %s", node, shorten(reason, 500))
