@@ -64,7 +64,8 @@ def kernels(named: Mapping[str, npt.ArrayLike]) -> Picture:
     images = {name: mosaic(kernel) for name, kernel in named.items()}
     limit = strongest(images.values())
     ratios = [image.shape[1] / image.shape[0] for image in images.values()]
-    made, axes = figure(1, len(images), 2.3 * sum(ratios) + 0.7 * len(images) + 0.6, 3.0)
+    height = max(2.3, max(len(image) for image in images.values()) / 14)  # of an image
+    made, axes = figure(1, len(images), height * sum(ratios) + 0.7 * len(images) + 0.6, height + 0.7)
     for axis, (name, image) in zip(axes[0], images.items(), strict=True):
         shown = signed_image(axis, image, limit)
         axis.set_title(name, fontsize=9)
@@ -85,6 +86,7 @@ def unfoldings(kernel: npt.ArrayLike, dealt: Mapping[str, tuple[Sequence[int], S
     kernel = np.asarray(kernel)
     limit = strongest([kernel])
     made, axes = figure(1, len(dealt), 2.3 * len(dealt) + 0.6, 3.4)
+    made.set_layout_engine("constrained", wspace=0.1)  # else a label is as near to the matrix before
     for axis, (name, (rows, columns)) in zip(axes[0], dealt.items(), strict=True):
         height, width = (prod(kernel.shape[side] for side in part[1:]) for part in (rows, columns))
         matrix = kernel.transpose(*rows, *columns).reshape(kernel.shape[0] * height, -1)

@@ -61,10 +61,12 @@ def answers(clients: npt.ArrayLike, clusters: npt.ArrayLike, found: Mapping[str,
     for axis, (title, answer) in zip(axes, found.items(), strict=True):
         models, personal = np.asarray(answer.models), np.asarray(answer.personal)
         for client, own in zip(clients, personal, strict=True):
-            axis.plot(*zip(client, own, strict=True), color=GREY, linewidth=0.8, zorder=1)
+            line = {"color": GREY, "linewidth": 0.8, "marker": ".", "markersize": 4, "markevery": [1]}
+            axis.plot(*zip(client, own, strict=True), **line, zorder=1)
         for cluster in np.unique(clusters):
             axis.scatter(*clients[clusters == cluster].T, s=20, zorder=2, **mark_style(cluster))
-        axis.scatter(*models.T, marker="*", s=90, color=GREY, edgecolor="white", linewidth=0.6, zorder=3)
+        # hollow: in (PFL) each client stands in a star of its own
+        axis.scatter(*models.T, marker="*", s=130, facecolor="none", edgecolor=GREY, zorder=3)
         axis.set_title(title, fontsize=10)
         _street(axis, clients)
     for axis in axes[::COLUMNS]:
@@ -96,9 +98,9 @@ def jensen(distance: float) -> Picture:
         plane.scatter(
             *own, s=45, facecolor="none", edgecolor=COLOURS[number], linewidth=2, zorder=4, label=label
         )
-        plane.annotate(
-            rf"$w_{number + 1}$", client, (0, -16), textcoords="offset points", ha="center", color=GREY
-        )
+        # below the circles, and beside each other where the clients are in one place
+        below, side = (client[0], -1.5), ("right", "left")[number]
+        plane.annotate(rf"$w_{number + 1}$", below, (0, -12), textcoords="offset points", ha=side, color=GREY)
     half = REACH / 2 + 1.6
     plane.set(xlabel=EAST, ylabel=NORTH, xlim=(-half, half), ylim=(-2.4, 2.4), aspect="equal")
     legend(plane, fontsize=8, loc="upper center", ncols=2)
