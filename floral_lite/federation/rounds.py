@@ -11,7 +11,6 @@ import torch
 from ..devices import find_device
 from ..errors import check_choice, require, whole_number
 from ..methods import Method
-from ..roles import Roles
 from ..seeds import stream
 from .begin import begin, go_on
 from .engines import Fast, Loop
@@ -102,10 +101,13 @@ def stacked_rounds(
     if resumed is not None:
         federations = go_on(federations, resumed, settings, device)
         yield federations
+    members = [
+        Member(run.task, run.method, federation.state, first, run.seed)
+        for run, federation, first in zip(runs, federations, firsts, strict=True)
+    ]
     clients = Fast(runs, device, max_memory) if engine == "fast" else Loop()
     for number in range(len(federations[0].history.rounds) + 1, settings.rounds + 1):
         began = time.perf_counter()
-        members = members_of(runs, federations, firsts)
         with own_generators(device, runs[0].seed, number), arithmetic(settings.precision):
             if number <= asked:  # some clients have sent a gradient, and nothing has been trained
                 results = [
@@ -126,9 +128,12 @@ def stacked_rounds(
             history = replace(federation.history, rounds=[*federation.history.rounds, entry])
             after.append(Federation(history, state, moments))
         federations = after
+        members = [
+            member._replace(state=federation.state)
+            for member, federation in zip(members, federations, strict=True)
+        ]
 
         if settings.evaluate_every and (number % settings.evaluate_every == 0 or number == settings.rounds):
-            members = members_of(runs, federations, firsts)
             with own_generators(device, runs[0].seed, number + 1), arithmetic("float32"):
                 scores = clients.test(members, settings, number)
             for federation, member, of_run in zip(federations, members, scores, strict=True):
@@ -136,16 +141,6 @@ def stacked_rounds(
                     federation.history.rounds[-1], member.task, clients.mixtures(member), of_run, settings
                 )
         yield federations
-
-
-def members_of(
-    runs: Sequence[Run], federations: Sequence[Federation], firsts: Sequence[Roles]
-) -> list[Member]:
-    """The runs between two rounds: with the parameters that they have come to, and those before round 1."""
-    return [
-        Member(run.task, run.method, federation.state, first, run.seed)
-        for run, federation, first in zip(runs, federations, firsts, strict=True)
-    ]
 
 
 @contextmanager
