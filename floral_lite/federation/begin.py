@@ -11,7 +11,7 @@ from ..methods import Method
 from ..roles import Roles
 from .asking import ask, asked_rounds
 from .own_method import check_own
-from .record import check_one_configuration, check_same_run, check_same_shapes, new_history
+from .record import check_one_configuration, check_same_run, new_history
 from .runs import Federation, Run, check_batches, check_run, initial_state
 from .server import first_moments
 from .settings import Settings, check_settings
@@ -88,8 +88,7 @@ def check_resumed(fresh: Sequence[Federation], resumed: Sequence[Federation], se
     )
     (done,) = lengths
     for old, new in zip(resumed, fresh, strict=True):
-        check_same_run(old.history, new.history)
-        check_same_shapes(old.tensors(), new.tensors())
+        check_same_run(old, new)
         require(
             done <= settings.rounds,
             f"rounds is {settings.rounds}, but the run to be resumed has done {done} already: give at least "

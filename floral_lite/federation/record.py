@@ -69,10 +69,10 @@ def require_finite(told: str, loss: float, settings: Settings) -> None:
         )
 
 
-def check_same_run(old: History, new: History) -> None:
+def check_same_run(old: Federation, new: Federation) -> None:
     """Raise InputError unless a run can go on from another's rounds: its length and device may differ."""
     may_change = {"rounds", "device", "version"}
-    was, is_now = old.config, new.config
+    was, is_now = old.history.config, new.history.config
     # in the new one's order, but the seed first: another seed makes other data too
     keys = [key for key in {**is_now, **was} if key not in may_change]
     for key in sorted(keys, key=lambda key: key != "seed"):
@@ -81,6 +81,15 @@ def check_same_run(old: History, new: History) -> None:
             f"{key} is {is_now.get(key)!r}, but the run that is to be resumed has {was.get(key)!r}: "
             "give the same, or start a new run",
         )
+    shapes = [
+        {
+            key: [{name: (t.shape, t.dtype) for name, t in role.items()} for role in roles]
+            for key, roles in federation.tensors().items()
+            if roles.tensors()  # a method that averages nothing leaves the server without moments
+        }
+        for federation in (old, new)
+    ]
+    require(shapes[0] == shapes[1], "the run that is to be resumed has another model: give the same one")
 
 
 def check_one_configuration(runs: Sequence[Run], begun: Sequence[Federation]) -> None:
@@ -105,24 +114,6 @@ def check_one_configuration(runs: Sequence[Run], begun: Sequence[Federation]) ->
             f"the runs are of different configurations ({what}); runs that are trained together differ in "
             "their seeds and data only: train the others apart",
         )
-
-
-def check_same_shapes(old: Mapping[str, Roles], new: Mapping[str, Roles]) -> None:
-    """Raise InputError unless a run that is to go on has the parameters of the model, and their types.
-
-    Args:
-        old: its state and its server's moments, by name.
-        new: those that it would begin with.
-    """
-    was, is_now = (
-        {
-            key: [{name: (t.shape, t.dtype) for name, t in role.items()} for role in roles]
-            for key, roles in kept.items()
-            if roles.tensors()  # a method that averages nothing leaves the server without moments
-        }
-        for kept in (old, new)
-    )
-    require(was == is_now, "the run that is to be resumed has another model: give the same one")
 
 
 def bytes_up(method: Method, first: Roles, engine: str) -> int:
