@@ -34,8 +34,9 @@ class Loop:
         ]
 
     def mixtures(self, member: Member) -> Tensor:
-        """Pi of every client of a run, (K, C)."""
-        return loop.mixtures(member.method, member.state.private, member.task.num_clients)
+        """Pi of every client of a run, (K, C), asked about one client at a time."""
+        clients = map(member.state.of_client, range(member.task.num_clients))
+        return torch.stack([member.method.mixture(client.private) for client in clients])
 
 
 class Fast:

@@ -1,7 +1,6 @@
 """Algorithm 1, to be read: for each round, for each sampled client, for each batch."""
 
 import torch
-from torch import Tensor
 
 from ..methods import Method
 from ..roles import Roles
@@ -83,13 +82,3 @@ def evaluate_clients(
                 own, _ = local_training(task, adaptation, start.of_client(client), client, settings, draws)
         scores.append(evaluate(task, method, own, task.test[client]))
     return scores
-
-
-def mixtures(method: Method, private: dict[str, Tensor], num_clients: int) -> Tensor:
-    """What `method.mixtures` gives, pi of every client (K, C), asked about one client at a time."""
-    return torch.stack(
-        [
-            method.mixture({name: tensor[client] for name, tensor in private.items()})
-            for client in range(num_clients)
-        ]
-    )
