@@ -7,6 +7,7 @@ from torch import Tensor
 
 from ..devices import send
 from ..errors import require
+from ..given import precise
 from ..roles import Roles, along_first
 from .precision import arithmetic
 
@@ -140,9 +141,8 @@ def aggregate(
         f"sampled has {len(sampled)} clients, trained {len(trained)} and num_samples {len(num_samples)}: "
         "give one of each for every client of the round",
     )
-    like = state.tensors()[0]
-    precision = torch.promote_types(like.dtype, torch.float32)
-    num_samples, mixture = num_samples.to(like.device, precision), mixture.to(like.device, precision)
+    like = precise(state.tensors()[0])
+    num_samples, mixture = num_samples.to(like), mixture.to(like)
 
     # u <- sum_k N^k u^k / sum_k N^k
     share = num_samples / num_samples.sum()
@@ -171,9 +171,9 @@ def aggregate(
 
 def weighted(equation: str, weights: Tensor, tensors: Tensor) -> Tensor:
     """The einsum of both, in single precision at least: in bfloat16 and TF32 weights would not sum to 1."""
-    precision = torch.promote_types(tensors.dtype, torch.float32)
+    tensors = precise(tensors)
     with arithmetic("float32"):
-        return torch.einsum(equation, weights.to(precision), tensors.to(precision))
+        return torch.einsum(equation, weights.to(tensors.dtype), tensors)
 
 
 class Sums:
@@ -188,10 +188,7 @@ class Sums:
     def __init__(self, state: Roles, num_samples: int, as_updates: bool = False) -> None:
         """Begin with nothing."""
         self.state, self.num_samples, self.as_updates = state, num_samples, as_updates
-        averaged = state._replace(private={})
-        self.sums = averaged.map(
-            lambda t: t.new_zeros(t.shape, dtype=torch.promote_types(t.dtype, torch.float32))
-        )
+        self.sums = state._replace(private={}).map(lambda tensor: precise(torch.zeros_like(tensor)))
         self.private = {name: tensor.clone() for name, tensor in state.private.items()}
         self.weights = torch.zeros(())
 
