@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from ..clustering import find_clusters
 from ..copies import copied
 from ..errors import require
+from ..given import precise
 from ..methods import ROUTER, Method
 from ..methods.base import trainable
 from ..methods.routed import Routed
@@ -100,14 +101,13 @@ def first_gradients(task: Task) -> tuple[list[Tensor], Tensor]:
     """
     weights = list(asked_weights(task.model).values())
     gradients = [weight.new_zeros(task.num_clients, *weight.shape) for weight in weights]
-    losses = weights[0].new_zeros(
-        task.num_clients, dtype=torch.promote_types(weights[0].dtype, torch.float32)
-    )
-    for client in range(task.num_clients):
-        own, losses[client] = first_gradient(task, task.train[client])
+    losses = []
+    for client, shard in enumerate(task.train):
+        own, loss = first_gradient(task, shard)
+        losses.append(loss)
         for gradient, part in zip(gradients, own, strict=True):
             gradient[client] = part
-    return gradients, losses
+    return gradients, torch.stack(losses)
 
 
 def first_gradient(task: Task, shard: Shard) -> tuple[list[Tensor], Tensor]:
@@ -121,10 +121,9 @@ def first_gradient(task: Task, shard: Shard) -> tuple[list[Tensor], Tensor]:
     """
     model = copied(task.model).eval()
     weights = list(asked_weights(model).values())
-    # in single precision at least: sums in bfloat16 soon stop growing
-    precise = torch.promote_types(weights[0].dtype, torch.float32)
-    gradient = [torch.zeros_like(weight, dtype=precise) for weight in weights]
-    total = weights[0].new_zeros((), dtype=precise)
+    # sums in bfloat16 soon stop growing
+    gradient = [precise(torch.zeros_like(weight)) for weight in weights]
+    total = gradient[0].new_zeros(())
     shares = sample_weights(shard, task)
     size = ROWS if shares is not None else len(shard)
     for start in range(0, len(shard), size):
