@@ -86,7 +86,14 @@ def check_finite(task: Task) -> None:
 
 def check_layers(task: Task) -> None:
     """Each layer has one name and a shape, works for many clients, and trains no statistic."""
-    for name, module in task.model.named_modules():
+    names: dict[nn.Module, str] = {}
+    for name, module in task.model.named_modules(remove_duplicate=False):
+        first = names.setdefault(module, name)
+        require(
+            first == name or not list(module.parameters()),
+            f"the model has one layer under two names, {first} and {name}; register it once, "
+            "and call it twice",
+        )
         require(
             not (isinstance(module, _NormBase) and module.track_running_stats and module.momentum is None),
             f"the batch norm {name} has momentum=None, a mean over all batches, which means nothing once "
@@ -106,14 +113,6 @@ def check_layers(task: Task) -> None:
         require(
             buffer.layout == torch.strided,
             f"the model's buffer {name} is sparse, and engines copy dense ones only: register its to_dense()",
-        )
-    names: dict[nn.Module, str] = {}
-    for name, module in task.model.named_modules(remove_duplicate=False):
-        first = names.setdefault(module, name)
-        require(
-            first == name or not list(module.parameters()),
-            f"the model has one layer under two names, {first} and {name}; register it once, "
-            "and call it twice",
         )
     for name, parameter in task.model.named_parameters():
         require(
