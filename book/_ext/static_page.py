@@ -66,12 +66,32 @@ def number_chapters(app: Sphinx, doctree: nodes.document) -> None:
         next(doctree.findall(nodes.title)).insert(0, nodes.Text(f"{int(number[0])}. "))
 
 
+def keep_signs_with_formulas(app: Sphinx, doctree: nodes.document) -> None:
+    """Let no line begin with the comma or the bracket after a formula, where browsers may break it."""
+    for formula in list(doctree.findall(nodes.math)):
+        after = formula.next_node(descend=False, siblings=True)
+        if isinstance(after, nodes.Text) and (signs := re.match(r"[,.;:?!)’”]+", after)):
+            parent, place = formula.parent, formula.parent.index(formula)
+            whole = nodes.inline("", "", formula, nodes.Text(signs[0]), classes=["whole"])
+            parent[place : place + 2] = [whole, nodes.Text(after[signs.end() :])]
+
+
+def drop_forms(app: Sphinx, doctree: nodes.document) -> None:
+    """Leave out the comment that gives a folded cell its title on Colab."""
+    for code in doctree.findall(nodes.literal_block):
+        if code.rawsource.startswith("# @title "):
+            code.rawsource = code.rawsource.partition("\n")[2]
+            code[:] = [nodes.Text(code.rawsource)]
+
+
 def setup(app: Sphinx) -> dict[str, bool]:
     """Called by Sphinx."""
     # The chapters' processes inherit this variable; their sliders and explorers then need no kernel.
     os.environ["FLORAL_LITE_STATIC_PAGE"] = "1"
     app.connect("config-inited", choose_mathjax)
     app.connect("doctree-read", number_chapters, priority=400)  # before Sphinx collects the titles
+    app.connect("doctree-read", keep_signs_with_formulas)
+    app.connect("doctree-read", drop_forms)
     app.connect("html-page-context", open_plain_notebooks, priority=900)
     app.connect("html-page-context", keep_scripts_once, priority=900)
     app.connect("build-finished", bring_plain_notebooks)
