@@ -70,7 +70,7 @@ def keep_signs_with_formulas(app: Sphinx, doctree: nodes.document) -> None:
     """Let no line begin with the comma or the bracket after a formula, where browsers may break it."""
     for formula in list(doctree.findall(nodes.math)):
         after = formula.next_node(descend=False, siblings=True)
-        if isinstance(after, nodes.Text) and (signs := re.match(r"[,.;:?!)’”]+", after)):
+        if isinstance(after, nodes.Text) and (signs := re.match(r"[,.;:?!)\u2019\u201d]+", after)):
             parent, place = formula.parent, formula.parent.index(formula)
             whole = nodes.inline("", "", formula, nodes.Text(signs[0]), classes=["whole"])
             parent[place : place + 2] = [whole, nodes.Text(after[signs.end() :])]
