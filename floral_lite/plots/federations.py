@@ -124,7 +124,7 @@ def accuracy_per_cluster(histories: Mapping[str, History]) -> Picture:
         label: 100 * history.clients().groupby("cluster")["accuracy"].mean()
         for label, history in histories.items()
     }
-    grouped_bars(axis, means, "%.0f")
+    grouped_bars(axis, means)
     clusters = next(iter(means.values())).index
     axis.set(xlabel="cluster", ylabel="test accuracy (%)", ylim=(0, 112))
     axis.set_xticks(range(len(clusters)), clusters)

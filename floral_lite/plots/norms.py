@@ -100,7 +100,7 @@ def accuracy_bars(runs: Mapping[str, Sequence[float]], groups: Sequence[str]) ->
         groups: what the groups are called.
     """
     made, ((axis,),) = figure(1, 1, 6.8, 3.2)
-    grouped_bars(axis, runs, "%.0f")
+    grouped_bars(axis, runs)
     axis.set(ylabel="test accuracy (%)", ylim=(0, 112), xticks=range(len(groups)), xticklabels=groups)
     legend(made)
     return made

@@ -168,19 +168,18 @@ def columns(names: Sequence[str], width: float) -> int:
     return 1
 
 
-def grouped_bars(axis: Axes, named: Mapping[str, npt.ArrayLike], fmt: str) -> None:
-    """Groups of bars at 0, 1, ...: each has a bar of every name, with its height above it.
+def grouped_bars(axis: Axes, named: Mapping[str, npt.ArrayLike]) -> None:
+    """Groups of bars at 0, 1, ...: each has a bar of every name, with its height, rounded, above it.
 
     Args:
         axis: to draw on.
         named: the heights, one a group, by name.
-        fmt: of the heights, such as "%.0f".
     """
     width = 0.8 / len(named)
     for number, (name, heights) in enumerate(named.items()):
         places = np.arange(np.size(heights)) + (number - (len(named) - 1) / 2) * width
         drawn = axis.bar(places, heights, width, color=COLOURS[number % len(COLOURS)], label=name)
-        axis.bar_label(drawn, fmt=fmt, color=GREY, fontsize=8)
+        axis.bar_label(drawn, fmt="%.0f", color=GREY, fontsize=8)
 
 
 def strongest(matrices: Iterable[npt.ArrayLike]) -> float:
