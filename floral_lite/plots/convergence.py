@@ -5,9 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
-from .style import COLOURS, DASHES, GREY, Picture, bound_colour, figure, legend, mark_style
-
-BOUNDS = (*DASHES[1:], (0, (5, 1, 1, 1, 1, 1)))
+from .style import COLOURS, GREY, Picture, bound_style, figure, legend, mark_style
 
 
 def plane(best: npt.ArrayLike, own: npt.ArrayLike, optimum: npt.ArrayLike, path: npt.ArrayLike) -> Picture:
@@ -50,8 +48,7 @@ def rates(
         low = np.maximum(mean - 2 * error, mean / 10)  # positive, for the logarithm
         axis.fill_between(np.asarray(steps), low, mean + 2 * error, color=look["color"], alpha=0.2)
     for number, (name, values) in enumerate(bounds.items()):
-        colour = bound_colour(name, list(measured), number)
-        axis.plot(steps, values, color=colour, linestyle=BOUNDS[number % len(BOUNDS)], label=name)
+        axis.plot(steps, values, **bound_style(name, list(measured), number), label=name)
     axis.set(
         xlabel="steps T",
         ylabel=r"error $f_c(\hat{w}_T) - f_c(w_c^*)$",

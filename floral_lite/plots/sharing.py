@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 from matplotlib.ticker import NullFormatter
 
-from .style import DASHES, GREY, Picture, bound_colour, figure, legend, mark_style
+from .style import GREY, Picture, bound_style, figure, legend, mark_style
 
 
 def estimates(best: npt.ArrayLike, found: Mapping[str, npt.ArrayLike]) -> Picture:
@@ -42,8 +42,7 @@ def over_clients(
     for number, (name, values) in enumerate(measured.items()):
         axis.plot(clients, values, **mark_style(number), markersize=6, label=name)
     for number, (name, values) in enumerate(bounds.items()):
-        colour = bound_colour(name, list(measured), number)
-        axis.plot(clients, values, color=colour, linestyle=DASHES[1 + number % 3], label=name)
+        axis.plot(clients, values, **bound_style(name, list(measured), number), label=name)
     axis.set(xlabel="clients K", ylabel="squared error of the base's gradient", xscale="log", yscale="log")
     axis.set_xticks(np.asarray(clients), [f"{each:g}" for each in np.asarray(clients)])
     axis.xaxis.set_minor_formatter(NullFormatter())

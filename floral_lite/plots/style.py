@@ -97,8 +97,8 @@ def line_style(number: int) -> dict[str, Any]:
     return {"color": COLOURS[number % len(COLOURS)], "linestyle": DASHES[number % len(DASHES)]}
 
 
-def bound_colour(name: str, measured: Sequence[str], number: int) -> tuple[float, float, float]:
-    """The colour of a bound: that of the measured line whose name its own ends with, or one of its own.
+def bound_style(name: str, measured: Sequence[str], number: int) -> dict[str, Any]:
+    """A bound's dashes, and its colour: that of the measured line whose name its own ends with, or a new one.
 
     Args:
         name: of the bound.
@@ -106,8 +106,8 @@ def bound_colour(name: str, measured: Sequence[str], number: int) -> tuple[float
         number: of the bound, among the bounds.
     """
     of = [place for place, line in enumerate(measured) if name.endswith(line)]
-    colour: tuple[float, float, float] = COLOURS[(*of, len(measured) + number)[0] % len(COLOURS)]
-    return colour
+    colour = COLOURS[(*of, len(measured) + number)[0] % len(COLOURS)]
+    return {"color": colour, "linestyle": DASHES[1 + number % 3]}
 
 
 def mark_style(number: int) -> dict[str, Any]:
