@@ -108,7 +108,11 @@ def _draw_runs(
     """A panel: runs from before, and of each run on its way the mean over all samples and each cluster's."""
     factor = 100 if quantity == "test_accuracy" else 1
     for name, frame in before.items():
-        _draw_before(axis, name, factor * frame[quantity].dropna())
+        series = factor * frame[quantity].dropna()
+        axis.plot(series.index, series, color=GREY, linewidth=0.8)
+        if len(series):
+            end = (series.index[-1], series.iloc[-1])
+            axis.annotate(name, end, (3, 0), textcoords="offset points", va="center", color=GREY, fontsize=8)
     for number, (name, history) in enumerate(histories.items()):
         look = line_style(number)
         means = factor * history.frame()[quantity].dropna()
@@ -125,11 +129,3 @@ def _fix(made: Picture, right: float, top: float) -> None:
     width, height = made.get_size_inches()
     made.set_layout_engine(None)
     made.subplots_adjust(0.65 / width, 0.5 / height, 1 - right / width, 1 - top / height, wspace=0.25)
-
-
-def _draw_before(axis: Axes, name: str, series: "pd.Series[float]") -> None:
-    """A thin line, and its name where it ends."""
-    axis.plot(series.index, series, color=GREY, linewidth=0.8)
-    if len(series):
-        end = (series.index[-1], series.iloc[-1])
-        axis.annotate(name, end, (3, 0), textcoords="offset points", va="center", color=GREY, fontsize=8)
