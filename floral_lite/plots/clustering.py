@@ -19,7 +19,7 @@ def places(panels: Mapping[str, npt.ArrayLike], clusters: Sequence[int]) -> Pict
     for axis, (title, points) in zip(axes.flat, panels.items(), strict=True):
         points = np.asarray(points)
         for cluster in sorted(set(clusters)):
-            mine = np.array([own == cluster for own in clusters])
+            mine = np.equal(clusters, cluster)
             axis.scatter(*points[mine].T, s=22, label=f"cluster {cluster}", **mark_style(cluster))
         axis.set_title(title, fontsize=10)
         axis.set(xlabel="first direction", ylabel="second direction", xticks=[], yticks=[])

@@ -16,15 +16,15 @@ def who_counts(weights: npt.ArrayLike, groups: Sequence[int]) -> Picture:
             to 1, or to 0 where nobody has weight.
         groups: each client's true cluster, which gives its mark a colour.
     """
-    weights = np.asarray(weights, dtype=float)
-    order = sorted(range(len(groups)), key=lambda client: groups[client])
+    order = np.argsort(groups, kind="stable")
+    weights, own = np.asarray(weights, dtype=float)[:, order], np.asarray(groups)[order]
     rows, columns = weights.shape
     made, ((axis,),) = figure(1, 1, 7.6, 0.6 * rows + 1.0)
     for group in sorted(set(groups)):
-        places = np.array([place for place, client in enumerate(order) if groups[client] == group])
+        places = np.flatnonzero(own == group)
         for row in range(rows):
             # all of one shape: two marks of one size and other shapes differ in their areas
-            sizes, colour = 1200 * weights[row, order][places], COLOURS[group % len(COLOURS)]
+            sizes, colour = 1200 * weights[row, places], COLOURS[group % len(COLOURS)]
             axis.scatter(places, np.full(len(places), row), s=sizes, color=colour, linewidth=0)
         if places[0]:
             axis.axvline(places[0] - 0.5, color=GREY, linewidth=0.6)
