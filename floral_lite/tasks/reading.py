@@ -70,28 +70,25 @@ def as_tensor(name: str, array: Array) -> Tensor:
             array.layout == torch.strided,
             f"{name} cannot be read as a sparse tensor; give what its to_dense() returns",
         )
-        return _real(name, array.detach().cpu().clone())
-    require(
-        not np.ma.is_masked(array),
-        f"{name} is a masked array with entries that are masked; fill them with its filled(), or leave them "
-        "out",
-    )
-    try:
-        numbers = np.asarray(array)
-        # torch takes no array that runs backwards, and no bytes in another order than this machine's
-        tensor = torch.from_numpy(numbers.astype(numbers.dtype.newbyteorder("="), order="C"))
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise InputError(
-            f"{name} cannot be read as one array of numbers ({error}); give a tensor, a numpy array or a "
-            "list of numbers, all samples of the same shape (pad shorter texts); names of classes become "
-            "numbers with np.searchsorted(classes, labels), where classes = np.unique(the labels of all "
-            "clients)"
-        ) from error
-    return _real(name, tensor)
-
-
-def _real(name: str, tensor: Tensor) -> Tensor:
-    """The tensor, or InputError if it is complex: as numbers of words it would lose its imaginary part."""
+        tensor = array.detach().cpu().clone()
+    else:
+        require(
+            not np.ma.is_masked(array),
+            f"{name} is a masked array with entries that are masked; fill them with its filled(), or leave "
+            "them out",
+        )
+        try:
+            numbers = np.asarray(array)
+            # torch takes no array that runs backwards, and no bytes in another order than this machine's
+            tensor = torch.from_numpy(numbers.astype(numbers.dtype.newbyteorder("="), order="C"))
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise InputError(
+                f"{name} cannot be read as one array of numbers ({error}); give a tensor, a numpy array or "
+                "a list of numbers, all samples of the same shape (pad shorter texts); names of classes "
+                "become numbers with np.searchsorted(classes, labels), where classes = np.unique(the labels "
+                "of all clients)"
+            ) from error
+    # as numbers of words it would lose its imaginary part
     require(
         not tensor.is_complex(),
         f"{name} is of {tensor.dtype}, and a task takes real numbers: give torch.view_as_real of it, and use "
