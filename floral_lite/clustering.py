@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from .errors import require
+from .given import precise
 from .seeds import check_seed
 
 # Tried one after the other: how many directions of the gradients k-means looks at.
@@ -113,8 +114,7 @@ def directions(gradients: Sequence[Tensor]) -> Tensor:
     """
     total = torch.zeros(len(gradients[0]), len(gradients[0]), dtype=torch.float64)
     for gradient in gradients:
-        # the squares may overflow in half precision
-        gradient = gradient.detach().to(torch.promote_types(gradient.dtype, torch.float32))
+        gradient = precise(gradient.detach())  # in half the squares may overflow
         # what all clients have in common tells nothing
         apart = (gradient - gradient.mean(dim=0)).reshape(len(gradient), -1)
         # a power of two, which rounds nothing: squares of large gradients overflow, of small ones vanish

@@ -16,7 +16,7 @@ from .centering import center
 from .copies import copied, overwrite
 from .errors import require
 from .factored import AdaptedParameter
-from .given import tensor_of
+from .given import precise, tensor_of
 from .mixing import Mixing, Route
 from .roles import joined
 from .router import Router, check_rule, check_simplex, uniform_logits
@@ -115,9 +115,7 @@ class Floral(nn.Module):
             own.register_buffer("mean", layer.get_buffer("running_mean").clone())
             own.register_buffer("variance", layer.get_buffer("running_var").clone())
         like = model.get_parameter(next(iter(self.plan)))
-        logits = uniform_logits(1, num_clusters)[0]
-        precision = torch.promote_types(like.dtype, logits.dtype)
-        self.router_logits = nn.Parameter(logits.to(like.device, precision))
+        self.router_logits = nn.Parameter(precise(uniform_logits(1, num_clusters)[0].to(like)))
 
     @property
     def num_adaptor_parameters(self) -> int:

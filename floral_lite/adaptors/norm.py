@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from ..errors import require
+from ..given import precise
 from .options import Options
 from .vector import VectorAdaptor
 
@@ -41,7 +42,7 @@ def fit_norm(layer: nn.Module, name: str, options: Options) -> VectorAdaptor | N
 
 def batch_statistics(inputs: Tensor) -> Statistics:
     """Mean and (biased) variance of every channel of a batch (B, d, ...), at least in single precision."""
-    inputs = inputs.to(torch.promote_types(inputs.dtype, torch.float32))
+    inputs = precise(inputs)
     axes = [axis for axis in range(inputs.dim()) if axis != 1]
     variance, mean = torch.var_mean(inputs, dim=axes, correction=0)
     return Statistics(mean, variance)
@@ -77,7 +78,7 @@ def batch_nora(
 
     Source: appendix 'Normalization Layers', 'Batch NorA'.
     """
-    precise = inputs.to(torch.promote_types(inputs.dtype, torch.float32))
+    x = precise(inputs)
     sigma, local_sigma = (main.variance + eps).sqrt(), (local.variance + eps).sqrt()
     # gamma_i -> sigma_i / sigma gamma_i
     scale = local_sigma / sigma * adaptor_gamma
@@ -87,7 +88,7 @@ def batch_nora(
     def normalise(mean: Tensor, deviation: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         along_channels = [1, -1, *[1] * (inputs.dim() - 2)]
         mean, weight, bias = (vector.view(along_channels) for vector in (mean, weight / deviation, bias))
-        return (precise - mean) * weight + bias
+        return (x - mean) * weight + bias
 
     # BN(x; gamma, beta) + BN_i(x; scale, shift)
     outputs = normalise(main.mean, sigma, gamma, beta) + normalise(local.mean, local_sigma, scale, shift)

@@ -6,6 +6,7 @@ from torch.nn import functional
 
 from ..devices import send
 from ..errors import require
+from ..given import precise
 from .images import as_float
 
 
@@ -39,7 +40,7 @@ def rotate(images: Tensor, cluster: int, num_clusters: int) -> Tensor:
         f"{num_clusters} would mix: use 1, 2 or 4 clusters, or give floats or uint8",
     )
     own = images.dtype
-    images = images.to(torch.promote_types(own, torch.float32))  # half precision cannot count pixels
+    images = precise(images)  # half precision cannot count pixels
     # an output pixel at x takes its value from the input at R x
     angle = torch.tensor(2 * torch.pi * cluster / num_clusters)
     cos, sin = torch.cos(angle), torch.sin(angle)
