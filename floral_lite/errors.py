@@ -18,25 +18,6 @@ class DivergenceError(ArithmeticError):
     """The training loss stopped being a finite number."""
 
 
-def unknown(kind: str, name: str, known: Iterable[str]) -> InputError:
-    """The error for a name that does not exist, with the nearest one that does where one is near.
-
-    Args:
-        kind: what the name stands for, such as "task".
-        name: what the user typed.
-        known: the names that exist.
-
-    Example:
-        >>> print(unknown("task", "digits-rotat", ["digits-rotate", "mnist-rotate"]))
-        no task is called 'digits-rotat'; did you mean 'digits-rotate'? There are: digits-rotate, mnist-rotate
-    """
-    known = sorted(known)
-    in_lower_case = {one.lower(): one for one in known}
-    near = difflib.get_close_matches(name.lower(), in_lower_case, n=1, cutoff=0.5)
-    hint = f"; did you mean {in_lower_case[near[0]]!r}?" if near else "."
-    return InputError(f"no {kind} is called {name!r}{hint} There are: {', '.join(known)}")
-
-
 def require(condition: bool, message: str) -> None:
     """Raise InputError with `message` unless `condition` holds."""
     if not condition:
@@ -93,8 +74,22 @@ def check_module(model: object) -> None:
 
 
 def check_names(kind: str, names: Iterable[str], known: Iterable[str]) -> None:
-    """Raise the error for the first name that does not exist, if any; see `unknown`."""
-    known = list(known)
+    """Raise InputError for a name that does not exist, with the nearest one that does where one is near.
+
+    Args:
+        kind: what the names stand for, such as "task".
+        names: what the user typed.
+        known: the names that exist.
+
+    Example:
+        >>> check_names("task", ["digits-rotat"], ["digits-rotate", "mnist-rotate"])
+        Traceback (most recent call last):
+        floral_lite.errors.InputError: no task is called 'digits-rotat'; did you mean 'digits-rotate'? ...
+    """
+    known = sorted(known)
     for name in names:
         if name not in known:
-            raise unknown(kind, str(name), known)
+            in_lower_case = {one.lower(): one for one in known}
+            near = difflib.get_close_matches(str(name).lower(), in_lower_case, n=1, cutoff=0.5)
+            hint = f"; did you mean {in_lower_case[near[0]]!r}?" if near else "."
+            raise InputError(f"no {kind} is called {str(name)!r}{hint} There are: {', '.join(known)}")

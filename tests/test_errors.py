@@ -6,9 +6,16 @@ import numpy as np
 import pytest
 import torch
 
-from floral_lite.errors import DivergenceError, InputError, real_number, require, unknown, whole_number
+from floral_lite.errors import DivergenceError, InputError, check_names, real_number, require, whole_number
 
 NAMES = ["digits-rotate", "digits-label-shift", "mnist-rotate"]
+
+
+def unknown(kind: str, typed: str, known: list[str]) -> str:
+    """What is said of a name that does not exist."""
+    with pytest.raises(InputError) as caught:
+        check_names(kind, [typed], known)
+    return str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -21,19 +28,19 @@ NAMES = ["digits-rotate", "digits-label-shift", "mnist-rotate"]
     ],
 )
 def test_an_unknown_name_is_answered_with_the_nearest(typed: str, nearest: str) -> None:
-    message = str(unknown("task", typed, NAMES))
+    message = unknown("task", typed, NAMES)
     assert message.startswith(f"no task is called {typed!r}; did you mean {nearest!r}?")
     assert all(name in message for name in NAMES)
 
 
 def test_the_nearest_name_is_told_as_it_is_written() -> None:
-    assert "did you mean 'FedAvg'?" in str(unknown("row", "fedavgg", ["FedAvg", "FLoRAL"]))
+    assert "did you mean 'FedAvg'?" in unknown("row", "fedavgg", ["FedAvg", "FLoRAL"])
 
 
 @pytest.mark.parametrize("typed", ["", "xyz", "日本", "lr"])
 def test_a_name_like_no_other_gets_an_answer_but_no_hint(typed: str) -> None:
     known = "There are: digits-label-shift, digits-rotate, mnist-rotate"
-    assert str(unknown("task", typed, NAMES)) == f"no task is called {typed!r}. {known}"
+    assert unknown("task", typed, NAMES) == f"no task is called {typed!r}. {known}"
 
 
 def test_whole_numbers_are_ints_whoever_made_them() -> None:
