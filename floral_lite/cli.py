@@ -127,11 +127,11 @@ def run(
     check_num_seeds(seeds)
     numbers = range(seed, seed + seeds)
     check_names("task", [task], tasks.TASKS)
-    known = methods.option_names(method)
-    settings = tasks.TASKS[task].settings.with_changes(**changes)
+    recipe = tasks.TASKS[task]
+    if "num_clusters" in methods.option_names(method):
+        options.setdefault("num_clusters", recipe.num_clusters)
+    settings = recipe.settings.with_changes(**changes)
     problems = tasks.load_seeds(task, numbers, data_fraction=data_fraction, data=data)
-    if "num_clusters" in known:
-        options.setdefault("num_clusters", problems[0].details["task_clusters"])
     runs = [
         Run(problem, methods.make(method, problem.model, **options), number)
         for problem, number in zip(problems, numbers, strict=True)
