@@ -17,6 +17,10 @@ from .routed import Routed, Routing
 class MixedLosses(Routed):
     """What (MFL) and (MFL-WS) share: the mixture of C networks' losses, and of their predictions."""
 
+    def networks(self, client: Roles, draws: Tensor | None = None) -> list[dict[str, Part]]:
+        """The C models, each by itself."""
+        return self.models(client)
+
     def losses(
         self, client: Roles, outputs: list[Tensor], sample_loss: SampleLoss, draws: Tensor | None = None
     ) -> Tensor:
@@ -64,7 +68,7 @@ class MFL(MixedLosses, Ensemble):
         routing: Routing = "learned",
         router: Router | Mapping[str, float] | None = None,
     ) -> None:
-        super().__init__(model, num_clusters, routing, router, mix="outputs")
+        super().__init__(model, num_clusters, routing, router)
 
 
 class MFLWS(MixedLosses, FLoRAL):
@@ -98,7 +102,3 @@ class MFLWS(MixedLosses, FLoRAL):
         norms = self.adaptor_options.norms
         require(norms != "batch_nora", "norms is 'batch_nora', which mfl-ws does not have: use 'affine'")
         return super().initialise(clusters, seed)
-
-    def networks(self, client: Roles, draws: Tensor | None = None) -> list[dict[str, Part]]:
-        """The models u + a_c, one a cluster."""
-        return self.models(client)
