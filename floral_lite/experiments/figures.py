@@ -6,7 +6,6 @@ from pathlib import Path
 
 import matplotlib as mpl
 import pandas as pd
-from matplotlib.lines import Line2D
 from matplotlib.ticker import LogFormatter
 
 from ..files import write_whole
@@ -57,7 +56,6 @@ def draw(frame: pd.DataFrame, value: str = "test_loss") -> Picture:
     if set(families) <= set(FIRST):  # which have the same looks in all figures
         families = FIRST
     factor = 100 if value == "test_accuracy" else 1
-    lines: dict[str, Line2D] = {}
     for axis, column in zip(axes, columns, strict=True):
         panel = frame[frame["column"] == column]
         for row, part in panel.groupby("row", sort=False):
@@ -69,10 +67,9 @@ def draw(frame: pd.DataFrame, value: str = "test_loss") -> Picture:
             dash = "--" if name.endswith(DASHED) else "-"
             few = {"markevery": ceil(len(part) / 6), "markersize": 4, **hollow}
             label = part["row_label"].iloc[0]
-            (line,) = axis.plot(part["round"], factor * part["mean"], dash, label=label, **look, **few)
+            axis.plot(part["round"], factor * part["mean"], dash, label=label, **look, **few)
             low, high = factor * part["low"], factor * part["high"]
             axis.fill_between(part["round"], low, high, color=look["color"], alpha=0.2, linewidth=0)
-            lines.setdefault(label, line)
         axis.set_title(panel["column_label"].iloc[0], fontsize=10)
         axis.set_xlabel("communication round")
         if value.endswith("loss"):
@@ -83,8 +80,7 @@ def draw(frame: pd.DataFrame, value: str = "test_loss") -> Picture:
                 axis.yaxis.set_minor_formatter(PlainNumbers(minor_thresholds=(1, 0.5)))
     for axis in axes[::wide]:
         axis.set_ylabel(NAMES[value])
-    handles, across = list(lines.values()), min(len(lines), 1 + wide)
-    legend(made, handles=handles, loc="outside lower center", ncols=across, fontsize=9)
+    legend(made, loc="outside lower center", ncols=1 + wide, fontsize=9)
     return made
 
 
