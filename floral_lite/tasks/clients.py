@@ -123,15 +123,15 @@ def from_clients(
             of_split[client] = Shard(in_precision(as_float(shard.inputs), dtype), shard.targets)
     check_model(first, shards[names[0]].inputs)
     # equal numbers of a tensor are different keys
-    known = {client: _as_word(group) for client, group in (clusters or {}).items()}
-    groups = list(dict.fromkeys(known.get(client) for client in names))
+    group_of = [None if clusters is None else _as_word(clusters[client]) for client in names]
+    groups = list(dict.fromkeys(group_of))
     return Task(
         name=name,
         model=first,
         loss=loss,
         train=list(shards.values()),
         test=list(tested.values()),
-        clusters=torch.tensor([groups.index(known.get(client)) for client in names]),
+        clusters=torch.tensor([groups.index(group) for group in group_of]),
         settings=Settings() if settings is None else settings,
         details={"task_clusters": len(groups), "num_clients": len(names), "task_seed": int(seed)},
         augment=augment,
