@@ -12,7 +12,7 @@ from ..factored import Blend
 from ..roles import Roles, along_first
 from ..router import Router, one_hot_logits
 from ..seeds import stream
-from .base import ROUTER, Method, Part, added_up, some_trainable
+from .base import ROUTER, Method, Part, some_trainable
 
 # Before the names of momenta: private m^k, and clustered their centres. No layer is called so.
 MOMENTUM = "momentum of "
@@ -103,10 +103,10 @@ class FederatedClustering(Method):
         """m^k <- beta m^k + (1 - beta) (w_0 - w^k); the first is the update itself."""
         axes = client.private[ROUTER].dim() - 1
         fresh = (as_vectors(start.private, axes) == 0).all(dim=-1)
-        before, after = self.parts(start), self.parts(client)
+        before, after = self.personalise(start), self.personalise(client)
         momenta, centres = {}, {}
         for name, model in before.items():
-            update = added_up(model) - added_up(after[name])
+            update = model - after[name]
             name = MOMENTUM + name
             smoothed = self.update_momentum * start.private[name] + (1 - self.update_momentum) * update
             momenta[name] = torch.where(along_first(fresh, update), update, smoothed)
