@@ -13,7 +13,7 @@ from ..federation import Settings, Task
 from ..federation.shards import Augment
 from ..models import seeded
 from ..seeds import stream
-from .images import ClusterView, dealt_evenly, image_task, label_shifted, rotated
+from .images import ClusterView, Deal, dealt_evenly, image_task, label_shifted, rotated
 from .reading import (
     ADVICE,
     Array,
@@ -123,20 +123,18 @@ def from_arrays(
     )
     _check_images(sets, transform, first)
     num_labels = 1 + int(max(sets.train_labels.max(), sets.test_labels.max()))
-    view: ClusterView | None = None
-    if transform == "rotate":
-        view = rotated
-    elif transform == "label-shift":
-        view = partial(label_shifted, num_labels=num_labels)
-    by_label = partial(split_by_label, num_labels=num_labels)
-    deal = by_label if transform == "label-groups" else dealt_evenly
+    views: dict[Transform | None, ClusterView] = {
+        "rotate": rotated,
+        "label-shift": partial(label_shifted, num_labels=num_labels),
+    }
+    deals: dict[Transform | None, Deal] = {"label-groups": partial(split_by_label, num_labels=num_labels)}
     recipe = Recipe(
         about="own arrays",
         num_clients=num_clients,
         num_clusters=num_clusters,
         settings=Settings() if settings is None else settings,
         loss=functional.cross_entropy,
-        prepare=image_task(lambda _: sets, build, view, deal),
+        prepare=image_task(lambda _: sets, build, views.get(transform), deals.get(transform, dealt_evenly)),
         augment=augment,
     )
     return make_tasks(name, recipe, [seed], data_fraction)[0]
