@@ -165,7 +165,7 @@ def prototypes(
         tensor([[2., inf],
                 [inf, 7.]])
     """
-    inputs = [tensor_of("features", own) for own in features]
+    inputs = [precise(tensor_of("features", own)) for own in features]
     targets = [tensor_of("labels", own) for own in labels]
     require(
         len(inputs) == len(targets) > 0,
@@ -184,7 +184,6 @@ def prototypes(
     )
     for of_own in targets:
         check_labels(of_own, whole_number("num_labels", num_labels))
-    inputs = [precise(own) for own in inputs]
     sums = inputs[0].new_zeros(mixtures.shape[1], num_labels, inputs[0].shape[1])
     counts = inputs[0].new_zeros(mixtures.shape[1], num_labels)
     for own, of_own, mixture in zip(inputs, targets, mixtures, strict=True):
