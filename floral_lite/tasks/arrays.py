@@ -11,12 +11,12 @@ from ..data import Images, split_by_label
 from ..errors import require
 from ..federation import Settings, Task
 from ..federation.shards import Augment
+from ..given import Numbers
 from ..models import seeded
 from ..seeds import stream
 from .images import ClusterView, Deal, dealt_evenly, image_task, label_shifted, rotated
 from .reading import (
     ADVICE,
-    Array,
     builder,
     check_model,
     check_one_kind,
@@ -31,10 +31,10 @@ Transform = Literal["rotate", "label-shift", "label-groups"]
 
 
 def from_arrays(
-    images: Array,
-    labels: Array,
-    test_images: Array | None = None,
-    test_labels: Array | None = None,
+    images: Numbers,
+    labels: Numbers,
+    test_images: Numbers | None = None,
+    test_labels: Numbers | None = None,
     *,
     model: nn.Module | Callable[[], nn.Module],
     num_clients: int,

@@ -12,10 +12,10 @@ from ..errors import require
 from ..federation import Settings, Shard, Task
 from ..federation.shards import Augment
 from ..federation.task import Loss, compares_numbers
+from ..given import Numbers
 from ..models import seeded
 from ..seeds import stream
 from .reading import (
-    Array,
     as_tensor,
     builder,
     check_model,
@@ -27,7 +27,7 @@ from .reading import (
 )
 
 # a client's inputs (N, ...) and targets (N,) or (N, outputs)
-Pair = tuple[Array, Array]
+Pair = tuple[Numbers, Numbers]
 
 
 def from_clients(

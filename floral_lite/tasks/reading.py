@@ -1,8 +1,7 @@
 """How a user's own arrays and models are read, and what is refused."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
@@ -11,9 +10,7 @@ from torch import Tensor, nn
 from ..copies import copied
 from ..data import as_float
 from ..errors import InputError, real_number, require
-
-# anything that numpy makes an array of
-Array = Tensor | np.ndarray[Any, Any] | Sequence[Any]
+from ..given import Numbers
 
 ADVICE = (
     "images are (N, channels, H, W): give images[:, None] if they are (N, H, W), and "
@@ -42,7 +39,9 @@ def builder(model: nn.Module | Callable[[], nn.Module]) -> Callable[[], nn.Modul
     return partial(copied, model) if isinstance(model, nn.Module) else model
 
 
-def read_arrays(images_name: str, images: Array, labels_name: str, labels: Array) -> tuple[Tensor, Tensor]:
+def read_arrays(
+    images_name: str, images: Numbers, labels_name: str, labels: Numbers
+) -> tuple[Tensor, Tensor]:
     """Copies of images and labels as tensors, or InputError."""
     inputs, targets = as_tensor(images_name, images), as_tensor(labels_name, labels)
     if targets.dtype in (torch.uint16, torch.uint32, torch.uint64):
@@ -63,7 +62,7 @@ def read_arrays(images_name: str, images: Array, labels_name: str, labels: Array
     return inputs, targets.long()
 
 
-def as_tensor(name: str, array: Array) -> Tensor:
+def as_tensor(name: str, array: Numbers) -> Tensor:
     """A copy as a tensor, which later changes of the array do not reach, or InputError."""
     if isinstance(array, Tensor):
         require(
