@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from textwrap import fill
 from typing import TYPE_CHECKING
 
-from matplotlib.axis import Axis
 from matplotlib.ticker import MaxNLocator
 
 from ..plots import Picture, figure
@@ -40,18 +39,12 @@ def explore_figure(explorer: "Explorer", chosen: Mapping[str, Value]) -> Picture
         ylim=explorer.limits("y"),
     )
     for name, column, ruler in (("x", explorer.x, axis.xaxis), ("y", explorer.y, axis.yaxis)):
-        if name in explorer.log:
-            _log_ticks(ruler)
-        else:
+        low, high = ruler.get_view_interval()
+        if name not in explorer.log:
             whole = are_whole(explorer.frame[column])
             ruler.set_major_locator(MaxNLocator("auto", steps=[1, 2, 5, 10], integer=whole))
+        elif low > 1e-4 and high < 1e6:  # else powers of ten: the numbers would be too long
+            plain_ticks(ruler, (1, 2, 5) if high < 100 * low else (1,))
     if explorer.colour is not None:
         legend(made, loc="outside upper left")
     return made
-
-
-def _log_ticks(ruler: Axis) -> None:
-    """Numbers as one writes them, 0.1 and not 10^-1, on an axis with none that is too long for it."""
-    low, high = ruler.get_view_interval()
-    if low > 1e-4 and high < 1e6:
-        plain_ticks(ruler, (1, 2, 5) if high < 100 * low else (1,))
