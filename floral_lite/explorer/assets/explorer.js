@@ -181,7 +181,9 @@
           for (const [part] of parts) cells.insertCell().textContent = format(columns[part][row], data[part] ?? data.y);
         }
       }
-      details.querySelector(".scroll").replaceChildren(table);
+      const scroll = details.querySelector(".scroll");
+      scroll.replaceChildren(table);
+      scroll.classList.toggle("more", scroll.scrollHeight > scroll.clientHeight);
     }
 
     // The point under the mouse, or the nearest one within reach.
