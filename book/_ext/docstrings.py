@@ -17,8 +17,8 @@ import chapters
 PACKAGE = Path(import_module("floral_lite").__path__[0])
 PLACE = chapters.repository()
 # An asterisk or a bar is just itself, as in the shape (C, *S) and the norm ||w||: nothing has *emphasis*.
-# A single letter, such as "num_clients: K.", does not begin a list with the items A., B., ...
-MARKUP = re.compile(r"[*|]|(^|(?<=: ))[A-Z](?=\.$)")
+# A single letter, such as "num_clients: K.", does not begin a list with the items A., B., ... or a., b., ...
+MARKUP = re.compile(r"[*|]|(^|(?<=: )|(?<=  ))[A-Za-z](?=\.( |$))")
 # In the first line of a property or under "Returns:", napoleon takes words before a colon for a type. But the
 # package's types are in its annotations, so such a colon is hidden from napoleon and put back afterwards.
 HIDDEN_COLON = "\N{RATIO}"

@@ -138,6 +138,7 @@ def test_shapes_and_norms_are_no_markup_and_examples_are_code() -> None:
     lines = [
         "Of shape (C, *S), ||w||.",
         "    clients: K.",
+        "    columns: n. No more.",
         "    >>> 2 * 3 | 0",
         "    6  # *",
         "",
@@ -147,6 +148,7 @@ def test_shapes_and_norms_are_no_markup_and_examples_are_code() -> None:
     assert lines == [
         r"Of shape (C, \*S), \|\|w\|\|.",
         r"    clients: \K.",
+        r"    columns: \n. No more.",
         *("    >>> 2 * 3 | 0", "    6  # *", ""),
         r"2 \* 3",
     ]
