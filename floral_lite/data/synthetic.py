@@ -18,8 +18,8 @@ class Truth(NamedTuple):
         outer: Phi, shape (d_y, d_h), what follows the ReLU; None where the target is linear.
         normalised: each hidden unit is normalised over the client's samples before the ReLU.
 
-    Source: sections 'Synthetic Linear' and 'Synthetic MLP', equations (eq:synthetic-linear-model) and
-    (eq:synthetic-mlp-model); 'Normalization Layers', 'Experiment'.
+    Source: appendix 'Extra Experimental Details', the targets y^k in 'Synthetic Linear' and 'Synthetic MLP';
+    'Normalization Layers', 'Experiment'.
     """
 
     base: Tensor

@@ -28,7 +28,7 @@ def joint_probability(mixture: Tensor, num_samples: Tensor) -> Tensor:
     Raises:
         InputError: the two are not of as many clients.
 
-    Source: section 'Analysis', equation (eq:probabilities).
+    Source: section 'Analysis', the equation of p(k, c), p(c) and p(k | c).
     """
     check_same_clients(mixture, num_samples)
     # p(k, c) = N^k / N pi_c^k
