@@ -67,7 +67,7 @@ def find_clusters(gradients: Sequence[Tensor], num_clusters: int, seed: int = 0)
             of range.
 
     Source: ours, of known parts: Sattler et al., 2021, and Duan et al., 2020 (FedGroup), cluster clients by
-        the directions of their updates; the numerator is the gap statistic of Tibshirani et al., 2001.
+    the directions of their updates; the numerator is the gap statistic of Tibshirani et al., 2001.
 
     Example:
         >>> kinds = torch.eye(2, 5).repeat(10, 1)  # 20 clients of two kinds

@@ -37,6 +37,7 @@ class Router:
         tensor([0.9000, 0.1000])
 
     A rule of your own; its number is recorded:
+
         >>> @dataclass(frozen=True)
         ... class Floored(Router):
         ...     least: float = 0.1
