@@ -64,8 +64,8 @@ def describe(
     Example:
         >>> from floral_lite import Floral
         >>> table = Floral(nn.Linear(100, 50), budget=0.1, num_clusters=4).describe()
-        >>> int(table.loc["weight", "rank"]), int(table.loc["weight", "parameters"])  # 0.1 * 5000 / 150 = 3.3
-        (3, 450)
+        >>> [int(table.loc["weight", part]) for part in ("rank", "parameters")]  # 500 / 150 = 3.3
+        [3, 450]
     """
     base = {name: parameter.numel() for name, parameter in model.named_parameters()}
     num_base = sum(base.values())

@@ -210,7 +210,7 @@ def match_prototypes(features: Numbers, prototypes: Numbers) -> Tensor:
     Source: ours, not the paper's.
 
     Example:
-        >>> clusters = torch.tensor([[[0.0], [1.0]], [[5.0], [6.0]]])  # two clusters, two labels, d = 1
+        >>> clusters = torch.tensor([[[0.0], [1.0]], [[5.0], [6.0]]])  # C = 2, two labels, d = 1
         >>> match_prototypes(torch.tensor([[4.0], [5.5]]), clusters)
         tensor([0., 1.])
     """

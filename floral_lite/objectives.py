@@ -212,8 +212,8 @@ def weight_sharing(num_shared: int) -> Regularizer:
 
     Example:
         >>> gamma = weight_sharing(1)
-        >>> gamma(torch.tensor([[7.0, 1.0], [7.0, 2.0]])), gamma(torch.tensor([[7.0, 1.0], [6.0, 1.0]]))
-        (tensor(0.), tensor(inf))
+        >>> [float(gamma(torch.tensor([[7.0, 1.0], [base, 2.0]]))) for base in (7.0, 6.0)]
+        [0.0, inf]
     """
 
     def regularizer(models: Tensor) -> Tensor:

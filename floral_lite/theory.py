@@ -113,7 +113,8 @@ def bound_terms(
     Example:
         >>> problem = {"variance": 0.1, "second_moment": 1.0, "smoothness": 2.0}
         >>> run = {"mismatch": 0.0, "decay": 0.5, "local_steps": 1, "offset": 48.0}
-        >>> {name: round(float(term), 6) for name, term in bound_terms(10_000, **problem, **run).items()}
+        >>> terms = bound_terms(10_000, **problem, **run)
+        >>> {name: round(float(term), 6) for name, term in terms.items()}
         {'start': 1e-06, 'noise': 0.000363, 'mismatch': 0.0, 'drift': 9e-06}
     """
     T, s, G2 = torch.as_tensor(steps, dtype=torch.float64), offset, second_moment

@@ -37,9 +37,10 @@ class Adaptor(Protocol):
         ...         return {"A": A, "B": torch.zeros(num_clusters, *self.shapes["B"])}
         ...
         ...     def delta(self, factors, mixture):
-        ...         added = torch.einsum("...c,...cij,...ckl->...ikjl", mixture, factors["A"], factors["B"])
+        ...         A, B = factors["A"], factors["B"]
+        ...         added = torch.einsum("...c,...cij,...ckl->...ikjl", mixture, A, B)
         ...         return added.reshape(*mixture.shape[:-1], *self.shape)
-        >>> adaptor = Kronecker((4, 6))  # what a function in KINDS returns for a weight of that shape
+        >>> adaptor = Kronecker((4, 6))  # what KINDS' function returns for such a weight
         >>> adaptor.num_parameters
         10
         >>> factors = adaptor.initialise(3, torch.Generator().manual_seed(0))

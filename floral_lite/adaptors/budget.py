@@ -37,9 +37,9 @@ def largest_rank(weight_size: int, cost_of_a_rank: int, budget: float) -> int:
     Source: section 'Parameter-Efficient Adaptors', 'Relative parameter budget'.
 
     Example:
-        >>> largest_rank(200 * 784, 200 + 784, budget=0.01), largest_rank(200 * 784, 200 + 784, budget=0.1)
-        (1, 15)
-        >>> largest_rank(10 * 200, 10 + 200, budget=0.01)  # 0.095 of a rank fits: the minimum is 1
+        >>> [largest_rank(200 * 784, 200 + 784, budget) for budget in (0.01, 0.1)]
+        [1, 15]
+        >>> largest_rank(10 * 200, 10 + 200, budget=0.01)  # 0.095 fits: the minimum is 1
         1
     """
     check_budget(budget)

@@ -25,7 +25,7 @@ class FlipAndCrop:
 
     Example:
         >>> images = torch.tensor([[[[1.0, 2.0], [3.0, 4.0]]]])
-        >>> FlipAndCrop(padding=1)(images, torch.tensor([[1, 0, 1]]))  # mirrored, and one pixel down
+        >>> FlipAndCrop(padding=1)(images, torch.tensor([[1, 0, 1]]))  # mirrored, one pixel down
         tensor([[[[0., 0.],
                   [2., 1.]]]])
     """

@@ -52,7 +52,8 @@ class Explorer:
         ...     columns=["rank", "step", "loss"],
         ... )
         >>> explorer = explore(
-        ...     frame, x="step", y="loss", sliders=["rank"], title="Loss by rank", about="0.5^(rank step)"
+        ...     frame, x="step", y="loss", sliders=["rank"],
+        ...     title="Loss by rank", about="0.5^(rank step)",
         ... )
         >>> explorer.stops
         {'rank': [1, 2, 4]}

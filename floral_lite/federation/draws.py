@@ -85,7 +85,8 @@ def batches(in_order: Tensor, batch_size: int) -> list[Tensor]:
     """Cut each epoch into batches; the last one of an epoch is short.
 
     Example:
-        >>> [batch.tolist() for batch in batches(torch.tensor([[2, 0, 1], [1, 2, 0]]), batch_size=2)]
+        >>> in_order = torch.tensor([[2, 0, 1], [1, 2, 0]])
+        >>> [batch.tolist() for batch in batches(in_order, batch_size=2)]
         [[2, 0], [1], [1, 2], [0]]
     """
     return [batch for epoch in in_order for batch in epoch.split(batch_size)]

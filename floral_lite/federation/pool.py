@@ -38,8 +38,9 @@ class Pool(MadeShards):
         InputError: lengths differ, or a row is out of range.
 
     Example:
-        >>> pool = Pool(torch.tensor([[0], [51], [255]], dtype=torch.uint8), torch.tensor([7, 8, 9]),
-        ...     rows=torch.tensor([2, 0, 1]), sizes=(1, 2), clusters=(0, 1))
+        >>> inputs = torch.tensor([[0], [51], [255]], dtype=torch.uint8)
+        >>> targets, rows = torch.tensor([7, 8, 9]), torch.tensor([2, 0, 1])
+        >>> pool = Pool(inputs, targets, rows=rows, sizes=(1, 2), clusters=(0, 1))
         >>> pool[1].inputs.tolist(), pool[1].targets.tolist()
         ([[0.0], [0.20000000298023224]], [7, 8])
     """

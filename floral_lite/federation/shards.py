@@ -106,8 +106,8 @@ class Population(MadeShards):
         InputError: num_clients is no whole number, or smaller than 1.
 
     Example:
-        >>> population = Population(10**6, lambda client: Shard(torch.ones(2, 1) * client, torch.zeros(2, 1)))
-        >>> population[-1].inputs.tolist()
+        >>> make = lambda client: Shard(torch.ones(2, 1) * client, torch.zeros(2, 1))
+        >>> Population(10**6, make)[-1].inputs.tolist()
         [[999999.0], [999999.0]]
     """
 

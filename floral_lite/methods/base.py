@@ -78,7 +78,7 @@ class Method(ABC):
 
     Example:
         >>> class HalfBack(Method):
-        ...     name = "half-back"  # a client sends the middle of where it began and where it came to
+        ...     name = "half-back"  # sends the middle of where it began and where it came to
         ...     remembers_start = True
         ...
         ...     def __init__(self, model):
@@ -91,12 +91,12 @@ class Method(ABC):
         ...         return dict(client.shared)
         ...
         ...     def finish(self, client, start):
-        ...         middle = {name: (w + start.shared[name]) / 2 for name, w in client.shared.items()}
-        ...         return client._replace(shared=middle)
+        ...         half = {name: (w + start.shared[name]) / 2 for name, w in client.shared.items()}
+        ...         return client._replace(shared=half)
         >>> from floral_lite import tasks, train
         >>> task = tasks.load("digits-rotate", num_clients=4)
-        >>> ends = [train(task, HalfBack(task.model), engine=way, rounds=2).state for way in ("fast", "loop")]
-        >>> all(torch.allclose(*pair, atol=1e-5) for pair in zip(*(end.tensors() for end in ends)))
+        >>> run = lambda way: train(task, HalfBack(task.model), engine=way, rounds=2).state.tensors()
+        >>> all(torch.allclose(*pair, atol=1e-5) for pair in zip(run("fast"), run("loop")))
         True
     """
 

@@ -31,8 +31,10 @@ class FedPer(PartlyPrivate):
         >>> import torch
         >>> model = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
         >>> state = FedPer(model).initialise(torch.tensor([0, 1, 0]), seed=0)
-        >>> list(state.shared), {name: tuple(tensor.shape) for name, tensor in state.private.items()}
-        (['0.weight', '0.bias'], {'2.weight': (3, 2, 3), '2.bias': (3, 2)})
+        >>> list(state.shared)
+        ['0.weight', '0.bias']
+        >>> {name: tuple(tensor.shape) for name, tensor in state.private.items()}
+        {'2.weight': (3, 2, 3), '2.bias': (3, 2)}
     """
 
     name = "fedper"

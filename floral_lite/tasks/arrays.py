@@ -55,7 +55,8 @@ def from_arrays(
         task = from_arrays(digits.data[:, None], digits.targets, model=..., num_clients=100)
 
         rows = datasets.load_dataset("cifar10", split="train").with_format("numpy")[:]
-        task = from_arrays(rows["img"].transpose(0, 3, 1, 2), rows["label"], model=..., num_clients=20)
+        images = rows["img"].transpose(0, 3, 1, 2)
+        task = from_arrays(images, rows["label"], model=..., num_clients=20)
 
     Args:
         images: inputs of any shape (N, ...), as tensors, numpy arrays or lists; images are (N, channels,

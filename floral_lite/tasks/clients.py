@@ -47,8 +47,8 @@ def from_clients(
 
     Where a column says whose a sample is, the clients are a line away::
 
-        owners = np.unique(writers)
-        task = from_clients({w: (images[writers == w], labels[writers == w]) for w in owners}, model=...)
+        rows = {w: writers == w for w in np.unique(writers)}
+        task = from_clients({w: (images[own], labels[own]) for w, own in rows.items()}, model=...)
 
     Args:
         train: each client's inputs (N, ...), read as by `from_arrays`, and targets by the client's name, in
@@ -78,7 +78,8 @@ def from_clients(
         >>> import numpy as np
         >>> ward = lambda n: (np.random.default_rng(n).random((n, 4)), np.arange(n) % 2)
         >>> wards = {"north": ward(10), "south": ward(20)}
-        >>> task = from_clients(wards, model=nn.Linear(4, 2), clusters={"north": "old", "south": "new"})
+        >>> groups = {"north": "old", "south": "new"}
+        >>> task = from_clients(wards, model=nn.Linear(4, 2), clusters=groups)
         >>> task.clusters.tolist(), [len(shard) for shard in task.train], len(task.test[1])
         ([0, 1], [8, 16], 4)
     """
