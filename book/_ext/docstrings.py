@@ -10,6 +10,8 @@ from typing import Any
 import numpy.typing as npt
 from sphinx.application import Sphinx
 from sphinx.config import Config
+from sphinx.util.inspect import signature as signature_of
+from sphinx.util.inspect import stringify_signature
 from sphinx.util.typing import stringify_annotation
 
 import chapters
@@ -57,6 +59,12 @@ def shorten(
     returns: str | None,
 ) -> tuple[str | None, str | None]:
     """Sphinx cannot read a signature with a default that is no Python: <factory>, <function f>."""
+    if what == "class" and getattr(thing, "_is_protocol", False):
+        return None, None  # nobody calls it
+    if what == "class" and getattr(thing, "__sphinx_mock__", False):
+        # what stands in for a base class takes anything; the class itself does not
+        made = signature_of(thing.__init__, bound_method=True)  # type: ignore[misc]
+        signature = stringify_signature(made, show_return_annotation=False, unqualified_typehints=True)
     if signature is not None:
         signature = re.sub(r"<\w[\w .]*>", "...", signature).replace(ARRAY_LIKE, "~numpy.typing.ArrayLike")
     return signature, returns

@@ -7,6 +7,7 @@ import re
 from functools import cache, reduce
 from importlib import import_module
 from types import ModuleType
+from typing import Protocol
 
 import chapters
 import docstrings
@@ -16,6 +17,7 @@ from sphinx.util.inventory import InventoryFile
 
 import floral_lite
 from floral_lite import plots
+from floral_lite.roles import Roles
 
 from .conftest import without
 
@@ -174,3 +176,22 @@ def test_signatures_are_python_and_short(default: str) -> None:
     given = f"(x: {docstrings.ARRAY_LIKE} = {default})"
     short, _ = docstrings.shorten(*[None] * 5, given, None)  # type: ignore[call-arg,arg-type]
     assert short == "(x: ~numpy.typing.ArrayLike = ...)"
+
+
+def test_a_class_shows_its_own_arguments_and_a_protocol_none() -> None:
+    class Spoken(Protocol):
+        """Nobody calls it."""
+
+    class Mocked:  # over a mock, which takes anything
+        __sphinx_mock__ = True
+
+        def __init__(self, folder: str, *, patience: float = 60.0) -> None:
+            """Take one argument by place and one by name."""
+
+    def shown(thing: object) -> str | None:
+        given = (None, "class", "", thing, None, "(*args, **kwargs)", None)
+        return docstrings.shorten(*given)[0]  # type: ignore[arg-type]
+
+    assert shown(Spoken) is None
+    assert shown(Mocked) == "(folder: str, *, patience: float = 60.0)"
+    assert shown(Roles) == "(*args, **kwargs)"
