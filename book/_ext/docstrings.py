@@ -70,6 +70,13 @@ def shorten(
     return signature, returns
 
 
+def leave_fields_out(
+    app: Sphinx, what: str, name: str, thing: object, skip: bool, options: object
+) -> bool | None:
+    """A NamedTuple's fields are in its signature and under "Attributes:"; of themselves they say nothing."""
+    return True if (getattr(thing, "__doc__", None) or "").startswith("Alias for field number") else None
+
+
 def source_url(domain: str, info: dict[str, str]) -> str | None:
     """Where the repository shows the lines of a class or function; None for what has no lines of its own."""
     try:
@@ -106,6 +113,7 @@ def setup(app: Sphinx) -> dict[str, bool]:
     """Called by Sphinx."""
     app.connect("config-inited", name_source)
     app.connect("html-page-context", lists_of_parameters)
+    app.connect("autodoc-skip-member", leave_fields_out)
     app.connect("autodoc-process-signature", shorten)
     app.connect("autodoc-process-docstring", keep_plain, priority=400)  # before napoleon's
     app.connect("autodoc-process-docstring", hide_colons, priority=400)

@@ -17,7 +17,12 @@ NO_LABEL = -100
 
 
 class Shard(NamedTuple):
-    """One client's samples: inputs (N, ...) and targets (N,) or (N, ...)."""
+    """One client's samples.
+
+    Attributes:
+        inputs: shape (N, ...).
+        targets: labels, shape (N,), or what the loss compares, shape (N, ...).
+    """
 
     inputs: Tensor
     targets: Tensor

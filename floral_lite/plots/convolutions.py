@@ -18,7 +18,13 @@ INDICES = ("i", "j", "a", "b")  # output channel, input channel, row and column 
 
 
 class Parts(NamedTuple):
-    """A kernel and its two factors, each as a kernel (channels out, channels in, k_1, k_2)."""
+    """A kernel and its two factors, each as a kernel of its own.
+
+    Attributes:
+        u: U, shape (c_out, r, k_1, k_2), but with size 1 along the sides that U lacks.
+        v: V, shape (r, c_in, k_1, k_2), likewise.
+        product: the kernel that the two make, shape (c_out, c_in, k_1, k_2).
+    """
 
     u: npt.ArrayLike
     v: npt.ArrayLike

@@ -195,3 +195,9 @@ def test_a_class_shows_its_own_arguments_and_a_protocol_none() -> None:
     assert shown(Spoken) is None
     assert shown(Mocked) == "(folder: str, *, patience: float = 60.0)"
     assert shown(Roles) == "(*args, **kwargs)"
+
+
+@pytest.mark.parametrize(("name", "left_out"), [("shared", True), ("of_client", None)])
+def test_a_field_of_a_named_tuple_has_no_entry_of_its_own(name: str, left_out: bool | None) -> None:
+    field = getattr(Roles, name)
+    assert docstrings.leave_fields_out(*[None] * 3, field, False, None) is left_out  # type: ignore[call-arg,arg-type]
