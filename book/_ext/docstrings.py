@@ -8,10 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy.typing as npt
+from docutils import nodes
+from sphinx.addnodes import pending_xref
 from sphinx.application import Sphinx
 from sphinx.config import Config
+from sphinx.domains.python import PythonDomain
+from sphinx.environment import BuildEnvironment
 from sphinx.util.inspect import signature as signature_of
 from sphinx.util.inspect import stringify_signature
+from sphinx.util.nodes import make_refnode
 from sphinx.util.typing import stringify_annotation
 
 import chapters
@@ -77,6 +82,27 @@ def leave_fields_out(
     return True if (getattr(thing, "__doc__", None) or "").startswith("Alias for field number") else None
 
 
+def find_name(
+    app: Sphinx, env: BuildEnvironment, node: pending_xref, shown: nodes.TextElement
+) -> nodes.reference | None:
+    """Let `History.frame()` and `fit_rank` lead from anywhere to the only name on the pages that ends so."""
+    target = node["reftarget"]
+    # a plain word, such as an argument `train`, may mean something else
+    if node.get("refdomain") != "py" or node["reftype"] != "obj" or not re.search("[._A-Z]", target):
+        return None
+    domain = env.domains["py"]
+    assert isinstance(domain, PythonDomain)
+    found = [
+        (name, entry)
+        for name, entry in domain.find_obj(env, "", "", target, None, searchmode=1)
+        if not entry.aliased  # further names of the same entry
+    ]
+    if len(found) != 1:
+        return None
+    name, entry = found[0]
+    return make_refnode(app.builder, node["refdoc"], entry.docname, entry.node_id, shown, name)
+
+
 def source_url(domain: str, info: dict[str, str]) -> str | None:
     """Where the repository shows the lines of a class or function; None for what has no lines of its own."""
     try:
@@ -113,6 +139,7 @@ def setup(app: Sphinx) -> dict[str, bool]:
     """Called by Sphinx."""
     app.connect("config-inited", name_source)
     app.connect("html-page-context", lists_of_parameters)
+    app.connect("missing-reference", find_name)
     app.connect("autodoc-skip-member", leave_fields_out)
     app.connect("autodoc-process-signature", shorten)
     app.connect("autodoc-process-docstring", keep_plain, priority=400)  # before napoleon's

@@ -13,6 +13,7 @@ import chapters
 import docstrings
 import nbformat
 import pytest
+from sphinx.addnodes import pending_xref
 from sphinx.util.inventory import InventoryFile
 
 import floral_lite
@@ -201,3 +202,22 @@ def test_a_class_shows_its_own_arguments_and_a_protocol_none() -> None:
 def test_a_field_of_a_named_tuple_has_no_entry_of_its_own(name: str, left_out: bool | None) -> None:
     field = getattr(Roles, name)
     assert docstrings.leave_fields_out(*[None] * 3, field, False, None) is left_out  # type: ignore[call-arg,arg-type]
+
+
+@pytest.mark.parametrize(
+    ("page", "link"),
+    [
+        ("methods", "federation.html#floral_lite.Settings"),  # `Settings` in another module
+        ("federation", "methods.html#floral_lite.roles.Roles.of_client"),
+        ("figures", "federation.html#floral_lite.History.frame"),  # `History.frame()`
+    ],
+)
+def test_a_name_of_another_module_is_a_link(page: str, link: str) -> None:
+    entries()  # or there is no built book
+    built = (INVENTORY.parent / "api" / f"{page}.html").read_text(encoding="utf-8")
+    assert re.search(f'href="{re.escape(link)}"[^>]*><code', built)
+
+
+def test_a_plain_word_is_none() -> None:
+    word = pending_xref("", refdomain="py", reftype="obj", reftarget="train")
+    assert docstrings.find_name(None, None, word, None) is None  # type: ignore[arg-type]
