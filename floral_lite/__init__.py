@@ -25,7 +25,10 @@ from .router import Router
 from .saving import load, save
 
 if TYPE_CHECKING:
-    from .explorer import explore
+    from .explorer import Explorer
+
+    explore = Explorer
+    """Curves from a table of results, and sliders that pick the rows they show."""
 
 __all__ = [
     "DivergenceError",
