@@ -95,7 +95,7 @@ class Method(ABC):
         ...         return client._replace(shared=half)
         >>> from floral_lite import tasks, train
         >>> task = tasks.load("digits-rotate", num_clients=4)
-        >>> run = lambda way: train(task, HalfBack(task.model), engine=way, rounds=2).state.tensors()
+        >>> run = lambda by: train(task, HalfBack(task.model), engine=by, rounds=2).state.tensors()
         >>> all(torch.allclose(*pair, atol=1e-5) for pair in zip(run("fast"), run("loop")))
         True
     """
