@@ -20,7 +20,7 @@ import floral_lite
 from floral_lite import InputError, plots
 from floral_lite.explorer import Explorer, explore_figure, page
 from floral_lite.on_page import STATIC_VARIABLE, WIDGET
-from floral_lite.plots.style import as_html
+from floral_lite.plots.style import DASHES, as_html
 
 RANKS = [1, 4, 16]
 TASKS = ["rotate", "label shift"]
@@ -306,11 +306,12 @@ def test_a_page_names_and_paints_all_as_the_figure_does(frame: pd.DataFrame) -> 
     assert re.findall("<label><span>([^<]*)<", html) == sliders
     assert re.findall('class="axis[^"]*">([^<]*)<', html) == ["the loss", "the step"]
     looks = [
-        (page.DASHES[line.get_linestyle()], matplotlib.colors.to_hex(line.get_color()))
+        (page.DASHES[DASHES.index(line.get_linestyle())], matplotlib.colors.to_hex(line.get_color()))
         for line in explore_figure(explorer, explorer.chosen).axes[0].lines
     ]
     assert [(line["dash"], line["colour"]) for line in read["lines"]] == looks
     assert re.findall('stroke-dasharray="([^"]*)" style="--hue: (#[0-9a-f]*)"', html) == looks
+    assert len(set(page.DASHES)) == len(page.DASHES) == len(DASHES)
 
 
 def test_about_is_a_sentence_or_a_list(frame: pd.DataFrame) -> None:

@@ -14,7 +14,7 @@ from floral_lite import InputError, plots, tasks, train
 from floral_lite.federation import Federation, History, Round
 from floral_lite.methods import METHODS
 from floral_lite.plots import adaptors, convolutions, norms
-from floral_lite.plots.style import SIGNED, legend
+from floral_lite.plots.style import SIGNED, legend, line_style
 from floral_lite.roles import Roles
 
 from .pictures import assert_shown
@@ -113,6 +113,9 @@ def test_runs_have_labels(draw: Callable[[Any], plots.Picture]) -> None:
 def test_curves_are_told_apart_without_colour() -> None:
     lines = plots.curves({"one": history(), "two": history()}).axes[0].lines
     assert len({line.get_linestyle() for line in lines}) == 2
+    for alike in ((1, 5), (3, 8), (0, 9)):  # places of colours
+        one, other = (line_style(number)["linestyle"] for number in alike)
+        assert one != other
 
 
 def test_every_line_stands_out_from_white_and_from_dark_pages() -> None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from .explorer import Explorer
 
 ASSETS = Path(__file__).parent / "assets"
-DASHES = {"-": "", "--": "8 4", ":": "2 4", "-.": "8 4 2 4"}  # of matplotlib, and the same in SVG
+DASHES = ("", "8 4", "2 4", "8 4 2 4", "8 4 2 4 2 4", "16 4")  # those of the figures, in SVG
 MOST_BYTES = 300_000
 
 
@@ -38,7 +38,7 @@ def data(explorer: "Explorer") -> dict[str, Any]:
         }
         for axis, column in shown.items()
     }
-    styles = zip(explorer.lines, COLOURS.as_hex(), cycle(DASHES.values()), strict=False)
+    styles = zip(explorer.lines, COLOURS.as_hex(), cycle(DASHES), strict=False)
     return axes | {
         "title": explorer.title,
         "colour": None if colour is None else explorer.label(colour),

@@ -29,7 +29,11 @@ for place, darker in DARKER.items():
     COLOURS[place] = to_rgb(darker)
 # so that groups and lines are told apart without their colours
 MARKERS = "os^DvPX*<h"
-DASHES: tuple[Literal["-", "--", ":", "-."], ...] = ("-", "--", ":", "-.")
+# the last two are dash-dot-dot and a long dash: fewer would give colours that are alike one dash, too
+DASHES: tuple[Literal["-", "--", ":", "-."] | tuple[float, tuple[float, ...]], ...] = (
+    *("-", "--", ":", "-."),
+    *((0, (6.4, 1.6, 1, 1.6, 1, 1.6)), (0, (10, 2))),
+)
 # purple to orange; its last purple would be black on a dark page
 SIGNED = ListedColormap(colormaps["PuOr_r"](np.linspace(0.13, 0.87, 256)), "signed")
 # matplotlib has one style for all threads: two that borrow it at once would give back each other's
