@@ -83,3 +83,6 @@ def test_areas_are_numbers_of_parameters() -> None:
     assert left < 0 < axis.patches[-1].get_x() + 784 < right
     bottom, top = axis.get_ylim()
     assert top < 0 < 200 < bottom
+    for rank in (1, 160):  # W stands still while the rank changes
+        other = adaptors.factor_shapes(200, 784, rank).axes[0]
+        assert (other.get_xlim(), other.get_ylim()) == (axis.get_xlim(), axis.get_ylim())

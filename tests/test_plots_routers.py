@@ -57,6 +57,7 @@ def test_a_followed_run_has_a_panel_for_each_number() -> None:
 def test_a_triangle_has_its_models_optimum_and_path() -> None:
     axis = routers.triangle(MODELS, [2.0, 0.0], PATH).axes[0]
     assert axis.lines[-1].get_xydata().tolist() == PATH.tolist()
+    assert axis.lines[-1].get_markevery() == 5
     models, optimum = axis.collections
     assert models.get_offsets().tolist() == MODELS.tolist()
     assert optimum.get_offsets().tolist() == [[2.0, 0.0]]

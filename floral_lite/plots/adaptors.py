@@ -128,8 +128,9 @@ def factor_shapes(outputs: int, inputs: int, rank: int) -> Picture:
         # its outline is seen where the block is thinner than a pixel
         block = Rectangle((left, top), width, height, color=colour, alpha=0.75, linewidth=1, label=name)
         axis.add_patch(block)
+    room = max(rank, min(outputs, inputs))  # W stands still under a slider of ranks
     axis.set(
-        xlim=(-gap / 2, 2 * inputs + 3.5 * gap + rank), ylim=(1.02 * max(outputs, rank), -0.02 * outputs)
+        xlim=(-gap / 2, 2 * inputs + 3.5 * gap + room), ylim=(1.02 * max(outputs, rank), -0.02 * outputs)
     )
     axis.set_aspect("equal")
     bare(axis)

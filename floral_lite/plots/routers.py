@@ -42,7 +42,7 @@ def triangle(models: npt.ArrayLike, optimum: npt.ArrayLike, path: npt.ArrayLike)
     Args:
         models: w_c, shape (C, 2).
         optimum: where the client's loss 1/2 ||w - optimum||^2 is least, shape (2,).
-        path: the mixed model after each step, shape (n, 2).
+        path: the mixed model after each step, shape (n, 2); every fifth has a dot.
     """
     limit = 2.2  # of both axes, so that they stand still under a slider
     models, optimum, path = np.asarray(models), np.asarray(optimum), np.asarray(path)
@@ -57,7 +57,9 @@ def triangle(models: npt.ArrayLike, optimum: npt.ArrayLike, path: npt.ArrayLike)
             alpha=0.5,
         )
     axis.fill(*models.T, facecolor=COLOURS[0], alpha=0.12)
-    axis.plot(*path.T, color=COLOURS[1], marker="o", markersize=3, label="mixed model, step by step")
+    # with a dot for every step the dots would be a bar
+    dots = {"marker": "o", "markersize": 3, "markevery": 5}
+    axis.plot(*path.T, color=COLOURS[1], linewidth=0.8, **dots, label="mixed model, every fifth step")
     axis.scatter(*models.T, marker="*", s=90, color=COLOURS[0], zorder=3, label="models")
     axis.scatter(*optimum, marker="X", s=70, color=COLOURS[2], zorder=3, label="best for the client")
     for number, model in enumerate(models):
