@@ -223,9 +223,12 @@ def minutes_of_reading(notebook: NotebookNode) -> int:
 
 def test_the_page_for_lecturers_says_what_is_there() -> None:
     page = (chapters.BOOK / "lecturers.md").read_text(encoding="utf-8")
-    told = {name: int(number) for name, number in re.findall(r"^\| ([\w-]+) \| (\d+) \|$", page, re.M)}
+    lines = re.findall(r"^\| \[(.+)\]\(([\w-]+)\.ipynb\) \| (\d+) \|$", page, re.M)
+    told = {name: int(number) for _, name, number in lines}
     read = {path.stem: nbformat.read(path, as_version=4) for path in coursework.assignments()}
     assert told == {name: minutes_of_reading(notebook) for name, notebook in read.items()}
+    titles = {name: notebook.cells[0].source.splitlines()[0] for name, notebook in read.items()}
+    assert {name: f"# {title}" for title, name, _ in lines} == titles
     for name, notebook in read.items():
         (said,) = re.findall(r"Reading\s+takes\s+about\s+(\d+)\s+minutes", notebook.cells[0].source)
         assert int(said) == told[name], name
