@@ -49,7 +49,7 @@ FIGURES: dict[str, Callable[[], Picture]] = {
     "against_training": lambda: tables.against_training(TRAILS),
     "final_mixtures": lambda: tables.final_mixtures(MIXTURES, [0, 1, 1, 0]),
     "by_mismatch": lambda: tables.by_mismatch(SEEDS, ROWS, COLUMNS, {"a": 75.0}),
-    "prices": lambda: tables.prices(PRICES, COLUMNS, {"b": 78.0}),
+    "prices": lambda: tables.prices(PRICES, COLUMNS, {"b": 84.5}),
 }
 
 
@@ -157,6 +157,19 @@ def test_each_seed_is_a_point_and_fedavg_a_line_where_it_is_given() -> None:
     assert [text.get_text() for text in made.legends[0].get_texts()] == [*ROWS.values(), "FedAvg"]
 
 
+@pytest.mark.parametrize("name", ["by_mismatch", "prices"])
+def test_fedavg_far_below_is_a_note_and_leaves_the_panel_as_it_is(name: str) -> None:
+    def draw(floor: dict[str, float]) -> Picture:
+        if name == "prices":
+            return tables.prices(PRICES, COLUMNS, floor)
+        return tables.by_mismatch(SEEDS, ROWS, COLUMNS, floor)
+
+    bare, made = draw({}).axes[0], draw({"a": 24.0}).axes[0]
+    assert [text.get_text() for text in made.texts] == ["\u2193 FedAvg 24.0"]
+    assert made.get_ylim() == bare.get_ylim()
+    assert len(made.lines) == len(bare.lines)
+
+
 @pytest.mark.parametrize(("largest", "right"), [(1.4, 1.6), (1.8, 1.85)])
 def test_every_mismatch_is_in_the_picture(largest: float, right: float) -> None:
     made = tables.by_mismatch(SEEDS.replace({"mismatch": {1.4: largest}}), ROWS, COLUMNS, {})
@@ -191,7 +204,7 @@ def test_prices_are_drawn_in_order_of_size() -> None:
     assert made.axes[0].get_xscale() == "log"
     across = [[line for line in axis.lines if list(line.get_xdata()) == [0, 1]] for axis in made.axes]
     assert [len(lines) for lines in across] == [0, 1, 0]
-    assert across[1][0].get_ydata()[0] == 78.0
+    assert across[1][0].get_ydata()[0] == 84.5
     made.draw_without_rendering()
     labels = [label.get_text() for label in made.axes[0].get_xticklabels()]
     assert {"3", "10", "30", "100", "300"} <= set(labels)

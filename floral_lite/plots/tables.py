@@ -146,7 +146,8 @@ def by_mismatch(
         seeds: a line for each run: row, column, mismatch (0 to 2), accuracy in per cent.
         rows: what each row is called.
         columns: what each column is called.
-        floor: FedAvg's accuracy, by column: a line across. Columns that are not named have none.
+        floor: FedAvg's accuracy, by column: a line across, or a note at the lower edge where it lies far
+            below. Columns that are not named have none.
         first: the number of the first row's colour and marker, >= 0; the others follow.
     """
     made, axes = panels(list(columns.values()), 3.5, 2.3)
@@ -159,7 +160,7 @@ def by_mismatch(
             look = {**mark_style(number), "linestyle": "none", "alpha": 0.8}
             axis.plot(mine["mismatch"], mine["accuracy"], label=label, **look)
         if column in floor:
-            axis.axhline(floor[column], color=GREY, linestyle="--", linewidth=1, label="FedAvg")
+            draw_floor(axis, floor[column])
         axis.set(xlabel="mismatch at the end (0 to 2)", ylabel="test accuracy (%)", xlim=(-0.05, right))
     legend(made, ncols=4)
     return made
@@ -174,7 +175,8 @@ def prices(
         frame: a line for each point: column, kind (its label), added (> 0, in per cent of the base's
             parameters), mean, and sd or NaN. Their looks are of `style.kin_styles`.
         columns: what each column is called.
-        floor: FedAvg's accuracy, by column: a line across. Columns that are not named have none.
+        floor: FedAvg's accuracy, by column: a line across, or a note at the lower edge where it lies far
+            below. Columns that are not named have none.
         first: the number of the first colour and marker, >= 0; the others follow.
     """
     made, axes = panels(list(columns.values()), 3.7, 2.4)
@@ -183,8 +185,20 @@ def prices(
             part = frame[(frame["column"] == column) & (frame["kind"] == kind)].sort_values("added")
             axis.errorbar(part["added"], part["mean"], yerr=part["sd"].fillna(0), label=kind, **look, **SMALL)
         if column in floor:
-            axis.axhline(floor[column], color=GREY, linestyle="--", linewidth=1, label="FedAvg")
+            draw_floor(axis, floor[column], on_the_right=True)
         axis.set(xlabel="parameters added (% of the base)", ylabel="test accuracy (%)", xscale="log")
         plain_ticks(axis.xaxis, (1, 3))
     legend(made, ncols=3)
     return made
+
+
+def draw_floor(axis: Axes, floor: float, on_the_right: bool = False) -> None:
+    """FedAvg's accuracy: a line across; far below all that is drawn, a note in the lower corner."""
+    low, high = axis.get_ylim()
+    if low - floor < (high - low) / 4:
+        axis.axhline(floor, color=GREY, linestyle="--", linewidth=1, label="FedAvg")
+        return
+    # a line would leave the others no room
+    place, side = (0.98, "right") if on_the_right else (0.02, "left")
+    words = f"\u2193 FedAvg {floor:.1f}"
+    axis.text(place, 0.03, words, transform=axis.transAxes, ha=side, color=GREY, fontsize=8)
