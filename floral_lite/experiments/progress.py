@@ -22,6 +22,7 @@ class Progress:
         """Count their rounds."""
         self.left = {cell: cell.settings.rounds for cell in missing}
         self.total = sum(self.left.values())
+        self.doing = ""
         self.bar = tqdm(
             total=self.total,
             disable=not self.left,
@@ -41,9 +42,9 @@ class Progress:
         for cell in cells:
             self.left[cell] = cell.settings.rounds - len(federations[0].history.rounds)
         also = f" and {len(cells) - 1} more" if len(cells) > 1 else ""
-        doing = f"{cells[0]}{also}"
+        before, self.doing = self.doing, f"{cells[0]}{also}"
         # in a log file too one reads at once what has begun
-        self.bar.set_description_str(doing, refresh=doing != self.bar.desc)
+        self.bar.set_description_str(self.doing, refresh=self.doing != before)
         self.draw()
 
     def finished(self, cell: Cell) -> None:
