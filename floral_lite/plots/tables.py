@@ -160,7 +160,7 @@ def by_mismatch(
             look = {**mark_style(number), "linestyle": "none", "alpha": 0.8}
             axis.plot(mine["mismatch"], mine["accuracy"], label=label, **look)
         if column in floor:
-            draw_floor(axis, floor[column])
+            _draw_floor(axis, floor[column])
         axis.set(xlabel="mismatch at the end (0 to 2)", ylabel="test accuracy (%)", xlim=(-0.05, right))
     legend(made, ncols=4)
     return made
@@ -185,14 +185,14 @@ def prices(
             part = frame[(frame["column"] == column) & (frame["kind"] == kind)].sort_values("added")
             axis.errorbar(part["added"], part["mean"], yerr=part["sd"].fillna(0), label=kind, **look, **SMALL)
         if column in floor:
-            draw_floor(axis, floor[column], on_the_right=True)
+            _draw_floor(axis, floor[column], on_the_right=True)
         axis.set(xlabel="parameters added (% of the base)", ylabel="test accuracy (%)", xscale="log")
         plain_ticks(axis.xaxis, (1, 3))
     legend(made, ncols=3)
     return made
 
 
-def draw_floor(axis: Axes, floor: float, on_the_right: bool = False) -> None:
+def _draw_floor(axis: Axes, floor: float, on_the_right: bool = False) -> None:
     """FedAvg's accuracy: a line across; far below all that is drawn, a note in the lower corner."""
     low, high = axis.get_ylim()
     if low - floor < (high - low) / 4:

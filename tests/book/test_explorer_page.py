@@ -98,6 +98,7 @@ def test_every_combination_shows_the_frames_rows(
     found = table(page)
     pd.testing.assert_frame_equal(found, wanted[found.columns], rtol=1e-4, check_dtype=False)
     assert page.locator("strong").inner_text() == str(rank)
+    assert page.locator(".scroll.more").count()  # 14 rows go on below the box
     assert page.locator("input").get_attribute("aria-valuetext") == str(rank)
     assert f"part = {part}" in str(page.get_by_role("img").get_attribute("aria-label"))
     # Pixels are an affine map of the numbers; a gap parts the first line in two.
