@@ -279,6 +279,8 @@ def test_a_population_makes_what_it_is_asked_for_and_keeps_nothing() -> None:
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
+        (Shard(np.zeros((3, 2)), torch.zeros(3)), "inputs of type ndarray; a Shard has tensors"),  # type: ignore[arg-type]
+        (Shard(torch.zeros(3, 2), None), "targets of type NoneType; a Shard has tensors"),  # type: ignore[arg-type]
         (Shard(torch.zeros(3, 2), torch.zeros(2)), "3 inputs and 2 targets; each input needs one"),
         (Shard(torch.full((3, 2), torch.nan), torch.zeros(3)), "inputs that are NaN or infinite: fill in"),
         (Shard(torch.zeros(3, 2), torch.full((3,), torch.inf)), "targets that are NaN or infinite: fill in"),

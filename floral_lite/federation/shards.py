@@ -132,16 +132,19 @@ class Population(MadeShards):
         """The shard of a client.
 
         Raises:
-            InputError: `make` gives something else, or an empty one, inputs without targets, or numbers that
-                are NaN or infinite.
+            InputError: `make` gives something else, or an empty one, arrays in place of tensors, inputs
+                without targets, or numbers that are NaN or infinite.
         """
         shard: Any = self.make(client)
         made = f"make({client}) gives"
-        require(
-            isinstance(shard, Shard) and len(shard) > 0,
-            f"{made} {'an empty' if isinstance(shard, Shard) else 'a'} {type(shard).__name__}; "
-            "it must give a Shard of at least one sample",
-        )
+        a_shard = "it must give a Shard of at least one sample"
+        require(isinstance(shard, Shard), f"{made} a {type(shard).__name__}; {a_shard}")
+        for name, given in shard._asdict().items():
+            require(
+                isinstance(given, Tensor),
+                f"{made} {name} of type {type(given).__name__}; a Shard has tensors: torch.as_tensor(...)",
+            )
+        require(len(shard) > 0, f"{made} an empty Shard; {a_shard}")
         require(
             len(shard.targets) == len(shard),
             f"{made} {len(shard)} inputs and {len(shard.targets)} targets; each input needs one",
