@@ -15,8 +15,8 @@ from torch.utils._pytree import tree_leaves, tree_map
 from floral_lite import Federation, Settings, Shard, Task
 from floral_lite.federation import engine
 from floral_lite.federation.batch import Batch
+from floral_lite.federation.cuda_graphs import Recorded, Step
 from floral_lite.federation.plan import Job, Member
-from floral_lite.federation.recording import Recorded, Step
 from floral_lite.federation.runs import Run, initial_state
 from floral_lite.federation.shards import Augment
 from floral_lite.federation.task import Loss

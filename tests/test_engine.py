@@ -16,9 +16,9 @@ from floral_lite.data import FlipAndCrop
 from floral_lite.factored import AdaptedParameter, Blend
 from floral_lite.federation import engine, engines, evaluation, memory
 from floral_lite.federation.batch import MEANS
+from floral_lite.federation.cuda_graphs import Steps
 from floral_lite.federation.layers import chain
 from floral_lite.federation.memory import Memory
-from floral_lite.federation.recording import Steps
 from floral_lite.methods import ROUTER, Method, Part
 from floral_lite.models import Normalise
 from floral_lite.roles import Roles

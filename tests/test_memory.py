@@ -18,6 +18,7 @@ from torch.utils._pytree import tree_leaves
 
 from floral_lite import InputError, Task, methods, train
 from floral_lite.federation import engine, evaluation, load_checkpoint
+from floral_lite.federation.cuda_graphs import Steps
 from floral_lite.federation.engine import train_together
 from floral_lite.federation.evaluation import evaluate_clients
 from floral_lite.federation.memory import (
@@ -29,7 +30,6 @@ from floral_lite.federation.memory import (
     samples_meet,
 )
 from floral_lite.federation.plan import STEPS_FETCHED, Job
-from floral_lite.federation.recording import Steps
 
 from .federations import make_task, member_of, normal
 

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from floral_lite import Federation, InputError, Task, methods, tasks, train
 from floral_lite.data import FlipAndCrop, as_float
 from floral_lite.federation import Pool, Run, engines, rounds, stacked_rounds, train_runs
+from floral_lite.federation.cuda_graphs import Steps
 from floral_lite.federation.memory import Memory
-from floral_lite.federation.recording import Steps
 from floral_lite.federation.runs import stacks_of
 from floral_lite.methods import Method
 from floral_lite.models import seeded

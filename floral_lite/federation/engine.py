@@ -22,12 +22,12 @@ from .aggregate import Sums
 from .batch import client_losses
 from .beside import laid_side_by_side
 from .clients import size
+from .cuda_graphs import Step, Steps
 from .layers import Layers, chain
 from .local import candidate_losses
 from .memory import Memory, in_halves
 from .outputs import outputs_together
 from .plan import STEPS_FETCHED, Job, Member, Plan, narrow, places_of, stack
-from .recording import Step, Steps
 from .settings import Settings
 from .stacked import stacked_step
 from .vmapped import vmapped_step

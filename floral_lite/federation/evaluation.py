@@ -9,13 +9,13 @@ from ..roles import Roles
 from . import engine, loop
 from .batch import client_losses
 from .clients import size
+from .cuda_graphs import Steps
 from .layers import Layers, chain
 from .local import Score
 from .memory import Memory, in_halves
 from .outputs import outputs_together
 from .plan import Job, Member, narrow, stack
 from .precision import arithmetic
-from .recording import Steps
 from .settings import Settings
 
 # Test samples of a client that are evaluated together.

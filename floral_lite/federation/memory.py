@@ -17,12 +17,12 @@ from ..methods import Method
 from ..roles import Roles, is_statistic, num_bytes
 from .batch import MEANS
 from .checks import tested_outputs
+from .cuda_graphs import Steps
 from .forward import run
 from .layers import chain, stacked_forward
 from .own_method import ours
 from .plan import STEPS_FETCHED, Member, narrow
 from .precision import arithmetic
-from .recording import Steps
 from .settings import Settings
 from .task import Task
 

@@ -13,7 +13,6 @@ from ..errors import check_choice, require, whole_number
 from ..methods import Method
 from ..seeds import stream
 from .begin import begin, go_on
-from .engines import Fast, Loop
 from .history import Round
 from .plan import Member
 from .precision import arithmetic
@@ -22,6 +21,7 @@ from .runs import Federation, Run
 from .server import server_step
 from .settings import Settings
 from .task import Task
+from .two_engines import Fast, Loop
 
 Engine = Literal["fast", "loop"]
 

@@ -11,9 +11,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from floral_lite.federation import recording
+from floral_lite.federation import cuda_graphs
 from floral_lite.federation.batch import Batch
-from floral_lite.federation.recording import Recorded, Step, Steps, record_on_cuda
+from floral_lite.federation.cuda_graphs import Recorded, Step, Steps, record_on_cuda
 from floral_lite.roles import Roles
 
 from .federations import replayed
@@ -157,7 +157,7 @@ def test_only_so_many_kinds_of_steps_are_recorded_and_their_memory_can_be_freed(
     def step(client: Roles, velocity: Roles, batch: Batch, start: Roles) -> Tensor:
         return batch.inputs.sum(dim=1)
 
-    monkeypatch.setattr(recording, "MOST", 1)
+    monkeypatch.setattr(cuda_graphs, "MOST", 1)
     nothing, steps = Roles({}, {}, {}), Steps(record)
     client, *_ = steps.fixed(Roles({"w": torch.ones(2)}, {}, {}), nothing, nothing)
     kept = weakref.ref(client.shared["w"])

@@ -7,11 +7,11 @@ from torch import Tensor
 
 from ..roles import Roles
 from . import engine, loop
+from .cuda_graphs import Steps, record_on_cuda
 from .evaluation import evaluate_clients
 from .local import Score
 from .memory import Memory
 from .plan import Member
-from .recording import Steps, record_on_cuda
 from .runs import Run, stacks_of
 from .settings import Settings
 
