@@ -1,5 +1,7 @@
 """The paper's convergence theorem as numbers: how evenly clients are dealt, and every term of the bound."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -57,12 +59,17 @@ def smallest_offset(
         s, broadcast over the arguments. (For alpha = 1 / mu the paper has 4 kappa / U_c; its proof needs
         twice as much.)
 
+    Raises:
+        InputError: an argument is out of its range.
+
     Source: appendix 'Proofs', theorem 'Convergence Rate with decreasing ||delta_c,t||_1^2'.
 
     Example:
         >>> smallest_offset(4, smoothness=2.0, evenness=0.5)
         tensor(96.)
     """
+    _check("positive", _positive, local_steps=local_steps, smoothness=smoothness, rate=rate)
+    _check("above 0, and at most 1", lambda numbers: (numbers > 0) & (numbers <= 1), evenness=evenness)
     # s = max(3 H, 8 alpha L / U_c): eta_t0 <= 2 eta_t in a round, and 4 L eta_t p(k | c) <= p_hat(k | c) / 2
     needed = torch.as_tensor(8 * rate * smoothness / evenness)
     return torch.maximum(needed, torch.as_tensor(3 * local_steps))
@@ -104,7 +111,7 @@ def bound_terms(
         "start", "noise", "mismatch" and "drift"; their sum is the bound.
 
     Raises:
-        InputError: beta is out of its range.
+        InputError: an argument is out of its range.
 
     Source: appendix 'Proofs', theorem 'Convergence Rate with decreasing ||delta_c,t||_1^2'. In the section
     'Analysis' the last three are of the order of sigma~^2 / (mu T), G^2 ||delta_0||_1^2 / (mu T^(1 + beta))
@@ -117,11 +124,13 @@ def bound_terms(
         >>> {name: round(float(term), 6) for name, term in terms.items()}
         {'start': 1e-06, 'noise': 0.000363, 'mismatch': 0.0, 'drift': 9e-06}
     """
+    _check("positive", _positive, steps=steps, local_steps=local_steps, offset=offset)
+    _check("positive", _positive, smoothness=smoothness, convexity=convexity, rate=rate)
+    at_least_zero = {"variance": variance, "second_moment": second_moment, "mismatch": mismatch}
+    _check("at least 0", lambda numbers: numbers >= 0, **at_least_zero)
+    _check("between 0 and 1", lambda numbers: (numbers > 0) & (numbers < 1), decay=decay)
     T, s, G2 = torch.as_tensor(steps, dtype=torch.float64), offset, second_moment
     beta = torch.as_tensor(decay, dtype=torch.float64)
-    require(
-        bool(((beta > 0) & (beta < 1)).all()), f"decay is {decay}; beta is between 0 and 1 in the theorem"
-    )
     return {
         # 24 G^2 (s - 1) s^2 / (alpha mu^2 T^3)
         "start": 24 * G2 * (s - 1) * s**2 / (rate * convexity**2 * T**3),
@@ -132,3 +141,13 @@ def bound_terms(
         # 48 alpha^2 L H^2 G^2 / T^2
         "drift": 48 * rate**2 * smoothness * local_steps**2 * G2 / T**2,
     }
+
+
+def _check(allowed: str, holds: Callable[[Tensor], Tensor], **arguments: Number) -> None:
+    """Raise InputError unless it holds for every number of every argument."""
+    for name, given in arguments.items():
+        require(bool(holds(torch.as_tensor(given)).all()), f"{name} is {given}; it must be {allowed}")
+
+
+def _positive(numbers: Tensor) -> Tensor:
+    return numbers > 0

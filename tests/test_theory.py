@@ -1,5 +1,8 @@
 """The terms of the convergence bound: by hand, by their exponents, and against runs that they must bound."""
 
+import math
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
@@ -69,6 +72,26 @@ def test_many_runs_at_once() -> None:
 def test_a_decay_out_of_the_theorems_range(decay: float | Tensor) -> None:
     with pytest.raises(InputError, match="between 0 and 1"):
         bound_terms(10, **{**RUN, "decay": decay})
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "allowed"),
+    [
+        *((name, 0.0, "positive") for name in ("offset", "local_steps", "smoothness", "convexity", "rate")),
+        *((name, -1e-9, "at least 0") for name in ("variance", "second_moment", "mismatch")),
+        ("steps", torch.tensor([10.0, math.nan]), "positive"),
+    ],
+)
+def test_what_no_bound_has_is_named(name: str, value: float | Tensor, allowed: str) -> None:
+    given: dict[str, Any] = {"steps": 10.0, **RUN, name: value}
+    with pytest.raises(InputError, match=rf"{name} is .*; it must be {allowed}"):
+        bound_terms(given.pop("steps"), **given)
+
+
+@pytest.mark.parametrize(("name", "value"), [("evenness", 1.1), ("evenness", 0.0), ("smoothness", -2.0)])
+def test_no_offset_for_what_is_out_of_range(name: str, value: float) -> None:
+    with pytest.raises(InputError, match=f"{name} is {value}; it must be"):
+        smallest_offset(1, **{"smoothness": 4.0, "evenness": 0.25, name: value})
 
 
 def test_evenness() -> None:
