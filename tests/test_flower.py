@@ -505,16 +505,21 @@ class NoRouter(methods.FLoRAL):
         return client._replace(private={})
 
 
+@pytest.mark.parametrize("adapts", [False, True])
 @pytest.mark.parametrize("kind", [OtherWeights, NoRouter])
 def test_a_method_of_one_s_own_that_the_engines_refuse_is_refused(
-    kind: type[methods.FLoRAL], tmp_path: Path
+    kind: type[methods.FLoRAL], adapts: bool, tmp_path: Path
 ) -> None:
     """Else the one would train something else than its networks, and the other nothing, in every round."""
     task = a_task(rounds=1)
+    method = own = kind(task.model, 2, rank=1)
+    if adapts:
+        method = methods.FLoRAL(task.model, 2, rank=1)
+        method.adaptation = own
     with pytest.raises(InputError) as engine:
-        train(task, kind(task.model, 2, rank=1), seed=SEED, engine="loop")
+        train(task, method, seed=SEED, engine="loop")
     with pytest.raises(InputError, match=kind.__name__) as flower:
-        Flown(task, kind(task.model, 2, rank=1), tmp_path)
+        Flown(task, method, tmp_path)
     assert str(flower.value) == str(engine.value)
 
 

@@ -49,9 +49,7 @@ def begin(
         check_batches(run.task, settings.batch_size)
     firsts = [initial_state(run, settings, device) for run in runs]
     runs = [run._replace(method=on_model(run.method, run.task.model)) for run in runs]
-    for method in (runs[0].method, runs[0].method.adaptation):
-        if method is not None:
-            check_own(method, firsts[0], runs[0].task, engine)
+    check_own(runs[0].method, firsts[0], runs[0].task, engine)
     asked, *others = (asked_rounds(run.task, run.method, settings) for run in runs)
     require(
         all(other == asked for other in others),

@@ -39,7 +39,8 @@ def ours(code: Callable[..., object]) -> bool:
 def check_own(method: Method, state: Roles, task: Task, engine: str) -> None:
     """A user's own method returns what it should, and on the fast engine for a stack of clients too.
 
-    With a method of this package only routers and adaptors of a user's own are checked.
+    With a method of this package only routers and adaptors of a user's own are checked. So is the method that
+    it adapts with.
 
     Args:
         method: asked with two clients whose numbers are drawn.
@@ -50,6 +51,8 @@ def check_own(method: Method, state: Roles, task: Task, engine: str) -> None:
     Raises:
         InputError: it does not, and something else than Algorithm 1 would be trained.
     """
+    if method.adaptation is not None:
+        check_own(method.adaptation, state, task, engine)
     if engine == "fast" and chain(task.model) is not None:
         check_adaptors(getattr(method, "plan", {}))
     if engine == "fast" and isinstance(method, Routed):
