@@ -65,8 +65,7 @@ class RolesStrategy(Strategy):
     Attributes:
         history: every round's numbers; rounds without enough good replies have the training loss NaN.
         state: shared and clustered tensors.
-        probability: p(c) of the last round's clients, shape (C,), with which adaptors are centered; None
-            before there is one.
+        probability: p(c) of the last round's clients, shape (C,), for centering adaptors; None at first.
     """
 
     def __init__(
@@ -103,12 +102,13 @@ class RolesStrategy(Strategy):
             "there are none; use routing='learned'",
         )
         self.run, self.settings, self.folder = run, run.task.settings, folder
-        self.history, self.state, self.moments = begin(run, folder)
         first = initial_state(run, self.settings, torch.device("cpu"), slice(1))
+        self.history, self.state, self.moments = begin(run, first, folder)
         self.num_clusters = len(run.method.mixture(first.of_client(0).private))
         self.asking = Asking(run, self.num_clusters, max_samples)
         self.min_replies, self.patience, self.max_samples = min_replies, patience, max_samples
-        self.nodes, self.begun = Nodes(run.task.num_clients), 0.0
+        self.nodes = Nodes(run.task.num_clients)
+        self.begun = 0.0  # when the round under way began; 0 between rounds
         self.asked: dict[int, int] = {}  # node -> client, of the last messages
         self.probability: torch.Tensor | None = None
 
@@ -239,12 +239,12 @@ class RolesStrategy(Strategy):
         of_training = self.history.rounds[self.asking.rounds :]
         number = 1 + sum(not math.isnan(entry.train_loss) for entry in of_training)
         averaged = self.averaging.of(self.state, trained, not self.settings.averages_plainly)
-        after = server_step(self.state, averaged, self.moments, self.settings, number)
-        tensors = [tensor for roles in (after[0], *after[1].values()) for tensor in roles.tensors()]
+        state, moments = server_step(self.state, averaged, self.moments, self.settings, number)
+        tensors = [tensor for roles in (state, *moments.values()) for tensor in roles.tensors()]
         check(
             all(bool(tensor.isfinite().all()) for tensor in tensors),
             "of finite replies the average is not finite; clip_norm=1.0 bounds what a client can do",
         )
-        self.state, self.moments = after
+        self.state, self.moments = state, moments
         weights = torch.stack([reply.weights for reply in trained]).sum(dim=0)
         self.probability = weights / weights.sum()
