@@ -464,16 +464,13 @@ def test_weights_of_many_samples_may_round(replies: Replies, log: pytest.LogCapt
 
 
 def test_an_update_is_clipped_to_the_norm_but_for_statistics() -> None:
-    before = Roles({"a": torch.zeros(2), "n.running_mean": torch.zeros(1)}, {"b": torch.zeros(2, 1)}, {})
-    after = Roles(
-        {"a": torch.tensor([3.0, 0.0]), "n.running_mean": torch.tensor([9.0])},
-        {"b": torch.tensor([[0.0], [4.0]])},
-        {},
-    )
+    statistics = {"n.running_mean": torch.tensor([9.0]), "running_var": torch.tensor([7.0])}
+    after = Roles({"a": torch.tensor([3.0, 0.0]), **statistics}, {"b": torch.tensor([[0.0], [4.0]])}, {})
+    before = after.map(torch.zeros_like)
     clipped = clip_update(before, after, 0.5)
     torch.testing.assert_close(clipped.shared["a"], torch.tensor([0.3, 0.0]))
     torch.testing.assert_close(clipped.clustered["b"], torch.tensor([[0.0], [0.4]]))
-    assert clipped.shared["n.running_mean"] == 9
+    assert all(torch.equal(clipped.shared[name], after.shared[name]) for name in statistics)
     # and so it is before a share at the ends is left out
     reply = Trained(after, 2.0, torch.ones(2).double(), 0.0)
     trimmed = Averaging(clip_norm=0.5, trim=0.1, weighted=False).of(before, [reply], as_updates=False)

@@ -163,7 +163,8 @@ def clip_update(before: Roles, after: Roles, clip_norm: float) -> Roles:
         clip_norm: the largest ||after - before||, > 0. Running statistics do not count, and are as they come.
     """
     sent, come = by_path(before), by_path(after)
-    update = {path: come[path] - sent[path] for path in come if not is_statistic(path)}
+    trained = [path for path in come if not is_statistic(path.partition("/")[2])]
+    update = {path: come[path] - sent[path] for path in trained}
     norm = math.hypot(*(float(tensor.double().norm()) for tensor in update.values()))  # 0 of none
     if norm <= clip_norm:
         return after
