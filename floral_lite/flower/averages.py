@@ -33,7 +33,7 @@ class Averaging:
         clip_norm, trim = self.clip_norm, self.trim
         require(
             clip_norm is None or real_number("clip_norm", clip_norm) > 0,
-            f"clip_norm is {clip_norm}; it must be positive",
+            f"clip_norm is {clip_norm}; it must be positive: try 1.0, or None for no limit",
         )
         require(
             0 <= real_number("trim", trim) <= 0.5,

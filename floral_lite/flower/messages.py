@@ -120,7 +120,8 @@ def read_num_samples(metrics: MetricRecord, max_samples: float) -> float:
     num_samples = read_number(metrics, "num-examples")
     check(
         1 <= num_samples <= max_samples,
-        f"num-examples is {num_samples}; it must be at least 1 and at most {max_samples:g}",
+        f"num-examples is {num_samples}; it must be at least 1 and at most {max_samples:g}, the server's "
+        "max_samples",
     )
     return num_samples
 
@@ -207,7 +208,10 @@ def admitted(
             check(asked[node] not in good, "it has answered already")
             content = message.content
             kinds = [list(content.array_records), list(content.metric_records), list(content.config_records)]
-            check(kinds[0] in ([], [ARRAYS]) and kinds[1:] == [[METRICS], []], f"it has the records {kinds}")
+            check(
+                kinds[0] in ([], [ARRAYS]) and kinds[1:] == [[METRICS], []],
+                f"it has the records {kinds}; it must have {METRICS!r}, and {ARRAYS!r} but of a test",
+            )
             told = read_number(content.metric_records[METRICS], "round")
             check(told == round_number, f"it is the reply of round {told}")
             good[asked[node]] = read(content)
