@@ -82,7 +82,7 @@ class Asking:
     @property
     def arrays(self) -> ArrayRecord:
         """The model at which clients take their gradients."""
-        return to_arrays(trained(self.run.task.model))
+        return to_arrays(as_shared(self.run.task.model))
 
     def whom(self, round_number: int) -> list[int]:
         """The clients to ask in a round: those whose turn it is, and those who have not answered yet."""
@@ -126,8 +126,8 @@ class Asking:
         return [of_client.get(client, -1) for client in range(self.run.task.num_clients)]
 
 
-def trained(model: nn.Module) -> Roles:
-    """The parameters that are trained, as something that is shared. Frozen ones never travel."""
+def as_shared(model: nn.Module) -> Roles:
+    """What a model trains as something shared, in the model's own memory; what is frozen never travels."""
     return Roles({name: parameter.detach() for name, parameter in trainable(model).items()}, {}, {})
 
 
@@ -161,7 +161,7 @@ def answer(run: Run, client: int, message: Message, weighted: bool, mods: Sequen
         "asks for would be sent past them; leave mods out, or use routing='learned'",
     )
     task = replace(run.task, model=copied(run.task.model))
-    parameters = trained(task.model)
+    parameters = as_shared(task.model)
     parameters.copy_(from_arrays(message.content.array_records[ARRAYS], parameters))
     with arithmetic("float32"):
         gradients, loss = first_gradient(task, task.train[client])

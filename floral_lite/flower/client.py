@@ -121,7 +121,7 @@ class Client:
         return RecordDict({ARRAYS: to_arrays(sent), METRICS: metrics})
 
     def evaluate(self) -> RecordDict:
-        """The personal model on the client's own test shard; only loss and accuracy are sent."""
+        """The personal model on the client's own test shard; only loss, accuracy and its size are sent."""
         kept = self.kept(self.number + 1)
         own = self.sent._replace(private=kept)
         if self.method.adaptation is not None:
@@ -129,11 +129,7 @@ class Client:
         shard = self.task.test[self.client]
         with own_generators(self.device, self.seed, self.number + 1, self.client), arithmetic("float32"):
             score = evaluate(self.task, self.method, own, shard)
-        metrics: dict[str, Any] = {
-            "round": self.number,
-            "num-examples": len(shard),
-            "loss": score.loss,
-        }
+        metrics: dict[str, Any] = {"round": self.number, "num-examples": len(shard), "loss": score.loss}
         if score.accuracy is not None:
             metrics["accuracy"] = score.accuracy
         return RecordDict({METRICS: MetricRecord(metrics)})
