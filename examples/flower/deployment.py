@@ -133,10 +133,11 @@ class Deployment:
         """
         begin = time.monotonic()
         while not condition():
-            late = time.monotonic() > begin + self.patience
-            if late or self.processes["superlink"].poll() is not None:
+            ended = self.processes["superlink"].poll() is not None
+            if ended or time.monotonic() > begin + self.patience:
+                why = "the SuperLink has ended before" if ended else f"not within {self.patience:.0f} s"
                 said = (self.folder / "superlink.log").read_text(errors="replace")[-3000:]
-                raise RuntimeError(f"not within {self.patience:.0f} s: {what}. The SuperLink says:\n{said}")
+                raise RuntimeError(f"{why}: {what}. The SuperLink says:\n{said}")
             time.sleep(0.2)
         return time.monotonic() - begin
 
