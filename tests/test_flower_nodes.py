@@ -1,7 +1,6 @@
 """Which node is which client: asked once, believed within reason, waited for within patience."""
 
 import logging
-from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -153,15 +152,9 @@ def test_waiting_ends_with_all_or_with_patience(monkeypatch: pytest.MonkeyPatch)
     whole = Nodes(4).wait(grid, [1, 0], least=1, patience=1e9)
     assert list(whole.items()) == [(0, 100), (1, 101)]
     assert Nodes(4).wait(grid, [0, 3], least=1, patience=1e-3) == {0: 100}
-    late: Iterable[int] = [101]
-
-    def come(seconds: float) -> None:
-        """While it waits another client connects."""
-        grid.node_of[1] = next(iter(late))
-
-    monkeypatch.setattr("time.sleep", come)
-    del grid.node_of[1]
-    # patience is over before it begins
+    node = grid.node_of.pop(1)
+    # patience is over before it begins; while it waits another client connects
+    monkeypatch.setattr("time.sleep", lambda _: grid.node_of.update({1: node}))
     assert Nodes(4).wait(grid, [0, 1], least=2, patience=-1) == {0: 100, 1: 101}
 
 
@@ -173,7 +166,7 @@ def test_a_client_that_is_connected_has_its_own_time_to_say_who_it_is(
     monkeypatch.setattr("time.sleep", lambda _: setattr(grid, "at_once", 9))
     assert Nodes(2).wait(grid, [0, 1], least=1, patience=-1) == {0: 100, 1: 101}
     grid.at_once = 1
-    monkeypatch.setattr("floral_lite.flower.nodes.ANSWER", 0)
+    monkeypatch.setattr("floral_lite.flower.nodes.ANSWER", -1)
     assert Nodes(2).wait(grid, [0, 1], least=1, patience=-1) == {0: 100}
 
 
