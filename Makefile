@@ -48,9 +48,9 @@ test: $(BUILT)
 # with the engine, looks for what is private in messages, and sends bad replies; `make test-flower` tests every method under every setting.
 FLOWER := .venv-flower/bin/python
 FLOWER_TESTS := tests/test_flower*.py floral_lite/flower
-FLOWER_SOON := tests/test_flower_replies.py tests/test_flower_state.py tests/test_flower_nodes.py \
-	tests/test_flower_privacy.py tests/test_flower_page.py tests/test_flower_simulation.py \
-	tests/test_flower.py::test_nothing_private_is_sent \
+FLOWER_SOON := tests/test_flower_replies.py tests/test_flower_averages.py tests/test_flower_state.py \
+	tests/test_flower_nodes.py tests/test_flower_privacy.py tests/test_flower_page.py \
+	tests/test_flower_simulation.py tests/test_flower_client.py::test_nothing_private_is_sent \
 	tests/test_flower.py::test_in_single_precision_the_paper_s_methods_come_to_the_same
 test-flower: .venv-flower/.installed
 	$(FLOWER) -m pytest --numprocesses auto --dist worksteal $(FLOWER_TESTS)

@@ -29,8 +29,8 @@ from floral_lite.methods import ROUTER, Method
 from floral_lite.models import seeded
 
 from .flower_grid import LocalGrid
+from .flower_runs import SEED, Flown, assert_same, server_context
 from .test_clustering import METHODS, right, two_kinds
-from .test_flower import SEED, Flown, assert_same, server_context
 
 
 @pytest.fixture(autouse=True)

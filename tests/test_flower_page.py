@@ -15,7 +15,7 @@ from floral_lite import History, Shard
 from floral_lite.models import seeded
 
 from .flower_grid import LocalGrid
-from .test_flower import server_context
+from .flower_runs import server_context
 
 PAGE = Path(__file__).parent.parent / "book" / "20-more-than-one-machine.ipynb"
 

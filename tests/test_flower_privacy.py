@@ -21,7 +21,7 @@ from floral_lite.roles import Roles
 
 from .federations import first_state
 from .flower_grid import LocalGrid
-from .test_flower import SEED, Flown, a_task, assert_same, make
+from .flower_runs import SEED, Flown, a_task, assert_same, make
 
 
 @pytest.fixture(autouse=True)

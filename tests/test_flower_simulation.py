@@ -15,7 +15,7 @@ from floral_lite.flower import client_app, server_app
 from floral_lite.models import mlp
 
 from .flower_grid import LocalGrid
-from .test_flower import server_context
+from .flower_runs import server_context
 
 
 @pytest.fixture
