@@ -55,9 +55,14 @@ def test_a_slow_answer_counts_when_it_comes() -> None:
 @pytest.mark.parametrize("claim", [3, -1, 0.5, float("nan"), [1], Error(1, "no app")])
 def test_a_claim_that_means_nothing_is_not_believed(claim: Any, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING, "flwr")
-    grid = answering({100: 0, 101: claim})
-    assert listen(Nodes(3), grid) == {0: 100}
+    grid, nodes = answering({100: 0, 101: claim}), Nodes(3)
+    assert listen(nodes, grid) == {0: 100}
     assert ["node 101 takes no part" in line for line in caplog.messages] == [True]  # asked often, told once
+    node = grid.node_of.pop(1)
+    listen(nodes, grid)
+    grid.node_of[1] = node  # and once more when it comes back
+    listen(nodes, grid)
+    assert ["node 101 takes no part" in line for line in caplog.messages] == [True, True]
 
 
 @pytest.mark.parametrize("claim", [[1] * 100_000, Error(1, "x\n" * 100_000)], ids=["claim", "error"])
