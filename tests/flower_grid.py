@@ -31,6 +31,7 @@ class LocalGrid(Grid):
         num_clients: K.
         meddle: changes replies.
         absent: clients that are not connected.
+        node_config: what every SuperNode is started with, beside its client's number.
     """
 
     def __init__(

@@ -468,7 +468,7 @@ def test_weights_of_many_samples_may_round(replies: Replies, log: pytest.LogCapt
     ("choice", "message"),
     [
         ({"min_replies": 0}, "min_replies is 0"),
-        ({"min_replies": 6}, "of the 5 clients 5 are sampled a round"),
+        ({"min_replies": 1.5}, r"min_replies is 1\.5; it must be a whole number"),
         ({"trim": 0.6}, r"trim is 0\.6; it must be in \[0, 0\.5\]"),
         ({"trim": -0.1}, r"trim is -0\.1; it must be in \[0, 0\.5\]"),
         ({"clip_norm": 0.0}, "clip_norm is 0"),

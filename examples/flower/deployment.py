@@ -199,6 +199,7 @@ def make_certificates(folder: Path) -> None:
         return builder.sign(signer, hashes.SHA256())
 
     authority, server = (ec.generate_private_key(ec.SECP384R1()) for _ in range(2))
+    # it signs certificates and lists of revoked ones, and nothing else
     usage = x509.KeyUsage(False, False, False, False, False, True, True, False, False)
     own_key = x509.SubjectKeyIdentifier.from_public_key(authority.public_key())
     root = certificate(
