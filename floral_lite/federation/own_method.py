@@ -39,8 +39,8 @@ def ours(code: Callable[..., object]) -> bool:
 def check_own(method: Method, state: Roles, task: Task, engine: str) -> None:
     """A user's own method returns what it should, and on the fast engine for a stack of clients too.
 
-    With a method of this package only routers and adaptors of a user's own are checked. So is the method that
-    it adapts with.
+    With a method of this package only routers and adaptors of a user's own are checked. The method that it
+    adapts with is checked, too.
 
     Args:
         method: asked with two clients whose numbers are drawn.
