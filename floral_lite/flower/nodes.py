@@ -61,7 +61,8 @@ class Nodes:
             grid: Flower's.
             clients: their numbers.
             least: wait for so many of them, however long it takes.
-            patience: seconds to wait for the others to connect.
+            patience: seconds to wait for the others to connect; for who is connected but has not said which
+                client it is, as long as `ANSWER` allows.
             of_all: count all clients that are connected towards `least`, not only these.
 
         Returns:
