@@ -209,8 +209,9 @@
       input.addEventListener("input", pick);
     }
     details.addEventListener("toggle", () => details.open && tabulate());
-    plot.addEventListener("pointermove", point);
-    plot.addEventListener("pointerleave", draw);
+    // A finger that is held still does not move, and what it asked for stays when it is lifted.
+    for (const kind of ["pointerdown", "pointermove"]) plot.addEventListener(kind, point);
+    plot.addEventListener("pointerleave", ({ pointerType }) => pointerType === "touch" || draw());
     pick();
     new ResizeObserver(draw).observe(plot);
   }
