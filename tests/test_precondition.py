@@ -268,13 +268,13 @@ def test_two_nearly_equal_columns_move_the_product_no_further_than_two_gradients
     assert float(direction.norm()) <= 2.01 * float(gradient.norm())
 
 
-@pytest.mark.parametrize("scale", [0.0, 1e-3, 1.0])
+@pytest.mark.parametrize(("rank", "scale"), [(2, 0.0), (2, 1e-3), (2, 1.0), (1, 1.0)])
 @pytest.mark.parametrize("precision", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("name", KINDS)
 def test_half_precision_gives_the_step_to_its_own_rounding(
-    name: str, precision: torch.dtype, scale: float
+    name: str, precision: torch.dtype, rank: int, scale: float
 ) -> None:
-    problem = Problem(name)
+    problem = Problem(name, rank)
     factors = {key: scale * tensor.to(precision) for key, tensor in problem.factors().items()}
     exact = {key: tensor.double() for key, tensor in factors.items()}
     gradients = {key: tensor.to(precision) for key, tensor in problem.gradients(exact)[0].items()}
