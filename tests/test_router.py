@@ -119,7 +119,7 @@ def test_leaning_routers_give_one_adaptor_its_weight_and_the_others_the_rest() -
     [
         (1, 0.7, "num_clusters is 1; it must be at least 2"),
         (3, 1.0, r"weight is 1.0; it must be in \(0, 1\): for 1 take one_hot_logits"),
-        (3, -0.1, "weight is -0.1"),
+        (3, 0.0, "weight is 0.0"),
     ],
 )
 def test_routers_cannot_lean_on_the_only_adaptor_nor_with_all_weight(
