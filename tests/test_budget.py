@@ -12,6 +12,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from torch import nn
 
+from floral_lite import InputError
 from floral_lite.adaptors import (
     Convolution,
     LowRankAdaptor,
@@ -142,6 +143,12 @@ def test_the_papers_models(
 def test_ranks_by_hand(m: int, n: int, budget: float, rank: int) -> None:
     assert largest_rank(m * n, m + n, budget) == rank
     assert fit_linear(nn.Linear(n, m), "weight", Options(budget=budget)).rank == rank
+
+
+@pytest.mark.parametrize("budget", [0.0, 1.5])
+def test_a_budget_out_of_range_is_refused(budget: float) -> None:
+    with pytest.raises(InputError, match=f"budget is {budget}"):
+        largest_rank(16, 8, budget)
 
 
 @pytest.mark.parametrize(
