@@ -51,7 +51,7 @@ def server_step(
     if settings.averages_plainly or not averaged.tensors():
         return average, moments
     # the averaged update, old minus new, is the optimizer's gradient
-    update = averaged.map(lambda old, new: precise(old) - precise(new), average._replace(private={}))
+    update = averaged.map(lambda old, new: precise(old) - precise(new), average)
     steps, moments = _steps(update, moments, settings, number)
     for step, own in zip(steps, update, strict=True):
         step.update({name: tensor for name, tensor in own.items() if is_statistic(name)})
