@@ -267,6 +267,8 @@ def test_closed_form_routing_is_the_papers_update(name: str) -> None:
     losses = torch.tensor([0.3, 0.1, 0.7])
     own = method.begin(client, losses).private
     torch.testing.assert_close(method.mixture(own), closed_form(losses, learning_rate=2.0))
+    # of a model in another precision the losses are in that, and the router stays as it is
+    assert method.begin(client, losses.double()).private[ROUTER].dtype == torch.float32
     # the candidates are the C models, in their order
     for c, candidate in enumerate(method.candidates(client)):
         alone = client._replace(private={ROUTER: one_hot_logits(torch.tensor(c), 3)})
