@@ -14,7 +14,7 @@ from floral_lite import Federation, InputError, Settings, Shard, Task, methods, 
 from floral_lite.adaptors import KINDS, Convolution, VectorAdaptor
 from floral_lite.data import FlipAndCrop
 from floral_lite.factored import AdaptedParameter, Blend
-from floral_lite.federation import engine, engines, evaluation, memory
+from floral_lite.federation import engine, evaluation, memory, two_engines
 from floral_lite.federation.batch import MEANS
 from floral_lite.federation.cuda_graphs import Steps
 from floral_lite.federation.layers import chain
@@ -472,7 +472,7 @@ def test_steps_that_are_recorded_once_and_replayed(
     name: str, changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Stacks of other lengths, short batches and later rounds find the step, the batch and themselves."""
-    monkeypatch.setattr(engines, "Steps", lambda _, beside: Steps(replayed, beside))
+    monkeypatch.setattr(two_engines, "Steps", lambda _, beside: Steps(replayed, beside))
     for limit in (2, 10**9):
         monkeypatch.setattr(Memory, "clients_at_once", lambda *_, limit=limit: limit)
         task = task_of(name, participation=1.0, **changes)
@@ -482,7 +482,7 @@ def test_steps_that_are_recorded_once_and_replayed(
 @pytest.mark.parametrize("name", METHODS | HOOKED)
 def test_every_methods_steps_can_be_recorded(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The networks take turns; in a replayed step Python decides nothing."""
-    monkeypatch.setattr(engines, "Steps", lambda _, beside: Steps(replayed, beside))
+    monkeypatch.setattr(two_engines, "Steps", lambda _, beside: Steps(replayed, beside))
     network = list(NETWORKS)[list(METHODS | HOOKED).index(name) % len(NETWORKS)]
     task = task_of(network)
     compare(task, (METHODS | HOOKED)[name](task.model))
@@ -493,7 +493,7 @@ def test_every_methods_steps_can_be_recorded(name: str, monkeypatch: pytest.Monk
 def test_recorded_steps_find_what_their_method_remembers_and_leave_what_is_tested(
     limit: int, which: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engines, "Steps", lambda _, beside: Steps(replayed, beside))
+    monkeypatch.setattr(two_engines, "Steps", lambda _, beside: Steps(replayed, beside))
     monkeypatch.setattr(Memory, "clients_at_once", lambda *_: limit)
     task = task_of("wide", participation=1.0, momentum=0.9)
     compare(task, HOOKED[which](task.model))

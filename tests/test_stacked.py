@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from floral_lite import Federation, InputError, Task, methods, tasks, train
 from floral_lite.data import FlipAndCrop, as_float
-from floral_lite.federation import Pool, Run, engines, rounds, stacked_rounds, train_runs
+from floral_lite.federation import Pool, Run, rounds, stacked_rounds, train_runs, two_engines
 from floral_lite.federation.cuda_graphs import Steps
 from floral_lite.federation.memory import Memory
 from floral_lite.federation.runs import stacks_of
@@ -208,7 +208,7 @@ def test_stacked_seeds_keep_their_own_frozen_layers(
     name: str, record: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where steps are recorded, as on a GPU: another run's step has its frozen layers in it."""
-    monkeypatch.setattr(engines, "Steps", lambda _, beside: Steps(record, beside))
+    monkeypatch.setattr(two_engines, "Steps", lambda _, beside: Steps(record, beside))
     runs = ragged_runs(name, "fedavg")
     for run in runs:
         run.task.model[0].requires_grad_(False)
