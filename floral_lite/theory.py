@@ -60,7 +60,7 @@ def smallest_offset(
         twice as much.)
 
     Raises:
-        InputError: an argument is out of its range.
+        InputError: an argument is not positive, or U_c above 1.
 
     Source: appendix 'Proofs', theorem 'Convergence Rate with decreasing ||delta_c,t||_1^2'.
 
@@ -111,7 +111,7 @@ def bound_terms(
         "start", "noise", "mismatch" and "drift"; their sum is the bound.
 
     Raises:
-        InputError: an argument is out of its range.
+        InputError: an argument is negative, or 0 where it divides or counts, or beta is not between 0 and 1.
 
     Source: appendix 'Proofs', theorem 'Convergence Rate with decreasing ||delta_c,t||_1^2'. In the section
     'Analysis' the last three are of the order of sigma~^2 / (mu T), G^2 ||delta_0||_1^2 / (mu T^(1 + beta))

@@ -173,8 +173,23 @@ def test_mouse_moves_the_slider_and_names_a_point(page: Page) -> None:
 def test_a_finger_names_a_point(page: Page) -> None:
     stand(page, rank=1, part="half")
     assert page.locator(".tip").is_hidden()
-    page.locator(".marker").first.tap(force=True)  # which the browser first tells from a swipe
+    page.locator(".marker").first.tap(force=True)
     expect(page.locator(".tip")).to_have_text(FIRST)
+
+
+def test_a_finger_that_is_held_names_a_point_that_stays_when_it_is_lifted(page: Page) -> None:
+    stand(page, rank=8, part="half")
+    plot, tip = page.locator(".plot"), page.locator(".tip")
+    assert tip.is_hidden()
+    place = page.locator(".marker").first.bounding_box()
+    assert place is not None
+    finger = {"clientX": place["x"], "clientY": place["y"], "pointerType": "touch"}
+    for kind in ("pointerdown", "pointerleave"):
+        plot.dispatch_event(kind, finger)
+        assert tip.is_visible()
+        assert tip.inner_text().startswith("FedAvg (0, ")
+    plot.dispatch_event("pointerleave", {"pointerType": "mouse"})
+    assert tip.is_hidden()
 
 
 def test_controls_are_named_for_a_screen_reader(page: Page) -> None:
